@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner, Result
@@ -90,8 +90,11 @@ def test_clients(broker: EmbeddedBroker, words: str) -> None:
     assert "owned" in json.dumps(json.loads(run(broker, words, "--json").stdout))
 
 
+@pytest.mark.parametrize("rate", [HOSTILE, "nan", "-inf 1 2", "1e999"])
 @pytest.mark.parametrize("flag", [[], ["--json"]])
-def test_brokers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, flag: list[str]) -> None:
+def test_brokers(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, flag: list[str], rate: str
+) -> None:
     address = broker.address
 
     async def cluster_info(_: AdminBase) -> ClusterInfo:
@@ -107,7 +110,7 @@ def test_brokers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, flag: 
     async def figures(_: Admin, addr: str) -> dict[str, str]:
         if addr != address:
             raise RemotingTimeoutError(f"no response from {addr}")
-        return {"brokerVersionDesc": HOSTILE, "putTps": HOSTILE, HOSTILE: HOSTILE}
+        return {"brokerVersionDesc": HOSTILE, "putTps": rate, HOSTILE: HOSTILE}
 
     monkeypatch.setattr(AdminBase, "cluster_info", cluster_info)
     monkeypatch.setattr(Admin, "broker_runtime_info", figures)
@@ -115,7 +118,19 @@ def test_brokers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, flag: 
     assert "owned" in listed.stdout
     assert "owned" in listed.stderr
     assert "owned" in run(broker, "cluster status", address, *flag).stdout
-    run(broker, "top --once --interval 0.2", *flag)
+    top = run(broker, "top --once --interval 0.2", *flag)
+    if flag:
+        rows = [*parsed(listed.stdout), *parsed(top.stdout)["brokers"]]
+        assert {each.get("inTps", each.get("inPerS")) for each in rows} == {None}
+
+
+def parsed(text: str) -> Any:
+    """JSON as programs read it, that is without NaN and Infinity."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def test_tables_and_errors(capsys: pytest.CaptureFixture[str]) -> None:

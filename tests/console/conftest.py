@@ -16,6 +16,7 @@ from oberth.client.config import ClientConfig
 from oberth.console.app import App
 from oberth.console.config import ConsoleConfig
 from oberth.console.console import Console
+from oberth.testing import blocking
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 PATIENCE_MS = 100_000
@@ -77,7 +78,7 @@ def confirmed(preview: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def a_console(
-    broker: EmbeddedBroker, *, has_looked: bool = True, **settings: Any
+    broker: EmbeddedBroker | blocking.EmbeddedBroker, *, has_looked: bool = True, **settings: Any
 ) -> AsyncIterator[Browser]:
     """A console of a broker, without its own looks at the cluster behind the first one."""
     config = ConsoleConfig(

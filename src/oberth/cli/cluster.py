@@ -17,6 +17,7 @@ from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import say, write_json
 from oberth.cli.remote import ask, broker_address, json_option, namesrv_option, show
 from oberth.cli.retention_output import show_report
+from oberth.cli.top_view import first_rate
 from oberth.client.admin import Admin
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 
@@ -52,8 +53,8 @@ def list_(namesrv: str, as_json: bool) -> None:
         return [
             *place,
             runtime.get("brokerVersionDesc", ""),
-            _first(runtime.get("putTps")),
-            _first(runtime.get("getTransferredTps", runtime.get("getTransferedTps"))),
+            first_rate(runtime.get("putTps")),
+            first_rate(runtime.get("getTransferredTps", runtime.get("getTransferedTps"))),
         ]
 
     async def look(admin: Admin) -> list[list[Any]]:
@@ -212,14 +213,6 @@ def clean(broker: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
         show_report(report)
     else:
         say(f"{address}: cleaning was asked for")
-
-
-def _first(rates: str | None) -> float | None:
-    """The first of several rates."""
-    try:
-        return float((rates or "").split()[0])
-    except (ValueError, IndexError):
-        return None
 
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?")

@@ -74,8 +74,8 @@ def _broker(key: tuple[str, int, str], table: Mapping[str, str]) -> dict[str, An
         "id": broker_id,
         "address": address,
         "version": table.get("brokerVersionDesc", ""),
-        "inPerS": _first(table.get("putTps")),
-        "outPerS": _first(table.get("getTransferredTps", table.get("getTransferedTps"))),
+        "inPerS": first_rate(table.get("putTps")),
+        "outPerS": first_rate(table.get("getTransferredTps", table.get("getTransferedTps"))),
         "diskUsed": _number(table.get("commitLogDiskRatio")),
         "logBytes": _difference(table, "commitLogMaxOffset", "commitLogMinOffset"),
         "dispatchBehindBytes": _number(table.get("dispatchBehindBytes")),
@@ -273,7 +273,7 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _first(rates: str | None) -> float | None:
+def first_rate(rates: str | None) -> float | None:
     """The first of several rates: that of the last ten seconds."""
     parts = (rates or "").split()
     return _number(parts[0]) if parts else None

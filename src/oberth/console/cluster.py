@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -578,9 +579,10 @@ def broker_label(key: BrokerKey) -> str:
 
 
 def number_of(table: dict[str, str], name: str) -> float | None:
-    """A figure of a runtime table; the first of several, None if there is none."""
+    """A figure of a runtime table; the first of several, None if there is none that is finite."""
     words = table.get(name, "").split()
     try:
-        return float(words[0]) if words else None
+        value = float(words[0]) if words else math.nan
     except ValueError:
         return None
+    return value if math.isfinite(value) else None

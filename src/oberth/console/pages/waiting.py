@@ -66,9 +66,9 @@ async def waiting(console: Console, request: Request) -> Response:
         if not key.is_master:
             continue
         for level in range(1, 65):
-            done, comma, end = table.get(f"scheduleMessageOffset_{level}", "").partition(",")
-            if comma and done.lstrip("-").isdigit() and end.isdigit() and int(end):
-                levels.append((key.name, level, int(end), max(int(end) - int(done), 0)))
+            done, _, end = table.get(f"scheduleMessageOffset_{level}", "").partition(",")
+            if ever := _number(end):
+                levels.append((key.name, level, ever, max(ever - _number(done), 0)))
     return console.render(
         request,
         "waiting.html",
