@@ -6,6 +6,8 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from oberth.client.blocking import Admin, Producer
 from oberth.client.messages import Message
 from oberth.errors import RemotingTimeoutError
 from oberth.formats import properties as p
+from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.testing.blocking import EmbeddedBroker
@@ -110,6 +113,48 @@ def test_nothing_is_written_of_half_a_cluster(
     result = run(broker, "cluster dump")
     assert isinstance(result.exception, RemotingTimeoutError)
     assert result.stdout == ""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """A file for `cluster apply` with two topics that no broker has."""
+    path = tmp_path / "cluster.json"
+    topics = [{"topicName": name, "brokers": None} for name in ("First", "Second")]
+    path.write_text(json.dumps({"format": "oberth-cluster", "version": 1, "topics": topics}))
+    return path
+
+
+def test_nothing_is_applied_to_half_a_cluster(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, dump: Path
+) -> None:
+    SilentBroker(monkeypatch)
+    result = run(broker, f"cluster apply {dump} --json")
+    assert isinstance(result.exception, RemotingTimeoutError)
+    assert ADDRESS in str(result.exception)
+    assert result.stdout == ""
+    assert not {"First", "Second"} & set(broker.topics())
+
+
+@pytest.mark.parametrize("error", [RemotingTimeoutError("no response"), KeyboardInterrupt()])
+def test_how_far_an_apply_came_is_said(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, dump: Path, error: BaseException
+) -> None:
+    with monkeypatch.context() as hanging:
+        put = LoopAdmin.put_topic_config
+
+        async def fail_once(self: LoopAdmin, address: str, wanted: TopicConfig, *more: Any) -> None:
+            if wanted.topic_name == "Second":
+                raise error
+            await put(self, address, wanted, *more)
+
+        hanging.setattr(LoopAdmin, "put_topic_config", fail_once)
+        result = run(broker, f"cluster apply {dump}")
+        assert result.exit_code != 0
+        assert "1 of 2 were made or changed; the same command does the rest" in result.stderr
+    rest = run(broker, f"cluster apply {dump} --json")
+    assert [each["name"] for each in json.loads(rest.stdout)["changes"]] == ["Second"]
+    for name in ("First", "Second"):
+        assert run(broker, f"topic delete {name}").exit_code == 0
 
 
 @pytest.mark.parametrize("words", ["dlq list", "dlq list reports"])

@@ -131,7 +131,8 @@ def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: 
     """Make and change topics and groups so that they are as in FILE, which `dump` wrote.
 
     Topics and groups that are not in FILE stay as they are: nothing is ever deleted. All of FILE is
-    checked before anything is changed; each change is one line of output.
+    checked, and every broker is asked, before anything is changed; each change is one line of
+    output. Where it ends in the middle it says how far it came, and the same command does the rest.
 
     Example: oberth cluster apply cluster.json --dry-run
     """
@@ -188,16 +189,22 @@ def apply(path: str, dry_run: bool, namesrv: str, cluster: str | None, as_json: 
 
 async def _make(admin: Admin, changes: list[Change]) -> None:
     """Makes the changes, each with a line that says so; order topics then get their queues."""
-    for change in changes:
-        say(f"{change.action} {change.kind} {change.name} at {change.broker}")
-        if isinstance(change.wanted, TopicConfig):
-            current = change.current if isinstance(change.current, TopicConfig) else None
-            await admin.put_topic_config(change.address, change.wanted, current)
-        else:
-            await admin.create_group(change.wanted, broker_addr=change.address)
-    for change in changes:
-        if isinstance(change.wanted, TopicConfig) and change.wanted.order:
-            await admin.put_order_config(change.name)
+    made = 0
+    try:
+        for change in changes:
+            say(f"{change.action} {change.kind} {change.name} at {change.broker}")
+            if isinstance(change.wanted, TopicConfig):
+                current = change.current if isinstance(change.current, TopicConfig) else None
+                await admin.put_topic_config(change.address, change.wanted, current)
+            else:
+                await admin.create_group(change.wanted, broker_addr=change.address)
+            made += 1
+        for change in changes:
+            if isinstance(change.wanted, TopicConfig) and change.wanted.order:
+                await admin.put_order_config(change.name)
+    except BaseException:  # Ctrl-C, too
+        say(f"{made} of {len(changes)} were made or changed; the same command does the rest")
+        raise
 
 
 def _settings(config: TopicConfig | SubscriptionGroupConfig) -> dict[str, Any]:
