@@ -136,6 +136,28 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
     assert "operations" not in str(caught.value), "a line may be the secret"
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("topic list", "--credentials"),
+        ("acl user create anna", "--password-file"),
+        ("console --login token", "--token-file"),
+        ("spark export . --into there --body json", "--schema"),
+    ],
+)
+@pytest.mark.parametrize(("data", "said"), [(b"a: \xff", "byte 3 is no UTF-8"),
+                                            (b"a" * (1 << 20) + b"b", "more than ")])  # fmt: skip
+def test_a_file_that_is_no_text(
+    tmp_path: Path, words: str, option: str, data: bytes, said: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    result = CliRunner().invoke(oberth, [*words.split(), option, str(path)])
+    assert isinstance(result.exception, OptionError)
+    assert f"{path}: {said}" in str(result.exception)
+
+
 def test_a_file_that_others_read_is_warned_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

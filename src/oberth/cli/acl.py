@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from oberth.cli.connection import read_text
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import say
 from oberth.cli.remote import (
@@ -434,11 +435,10 @@ def _password(path: str | None, *, required: bool) -> str | None:
     """The password, from a file, the environment or the terminal.
 
     Raises:
-        OptionError: no password was given, or it is too long.
+        OptionError: no password was given, it is too long, or no text.
     """
     if path is not None:
-        with click.open_file(path, encoding="utf-8") as file:
-            text = file.read(PASSWORD_SIZE_MAX + 1).partition("\n")[0].rstrip("\r")
+        text = read_text(path).partition("\n")[0].rstrip("\r")
     else:
         text = os.environ.get(PASSWORD_ENVIRONMENT, "")
         if not text and not required:

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ACCESS_KEY_ENVIRONMENT: Final = "OBERTH_ACCESS_KEY"
 SECRET_KEY_ENVIRONMENT: Final = "OBERTH_SECRET_KEY"
 SECURITY_TOKEN_ENVIRONMENT: Final = "OBERTH_SECURITY_TOKEN"
-CREDENTIALS_SIZE_MAX: Final = 64 * 1024
+TEXT_SIZE_MAX: Final = 64 * 1024
 _META: Final = "oberth.cli.connection"
 _KEYS: Final = ("accessKey", "secretKey", "securityToken")
 
@@ -156,17 +156,13 @@ def read_credentials(path: str) -> dict[str, str]:
     """accessKey, secretKey and securityToken of a file; "" for those that it lacks.
 
     Raises:
-        OptionError: it is too large, or a line of it is no ``name: value`` or ``name=value``.
+        OptionError: it is too large or no text, or a line of it is no ``name: value`` or
+            ``name=value``.
     """
-    status = os.stat(path)
-    if status.st_size > CREDENTIALS_SIZE_MAX:
-        raise OptionError(f"{path}: {status.st_size} bytes, at most {CREDENTIALS_SIZE_MAX}")
-    if status.st_mode & (stat.S_IRGRP | stat.S_IROTH):
+    if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
         say(f"warning: {path} can be read by others (chmod 600)")
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
     found = dict.fromkeys(_KEYS, "")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -180,6 +176,27 @@ def read_credentials(path: str) -> dict[str, str]:
         if name in found:
             found[name] = value
     return found
+
+
+def read_text(path: str, size_max: int = TEXT_SIZE_MAX) -> str:
+    """The text of a file that an option names; ``-`` is stdin.
+
+    Args:
+        path: the file, or a pipe.
+        size_max: bytes that it may have.
+
+    Raises:
+        OptionError: it has more, or is not in UTF-8.
+    """
+    with click.open_file(path, "rb") as file:
+        data: bytes = file.read(size_max + 1)
+    if len(data) > size_max:
+        raise OptionError(f"{path}: more than {size_max} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # Not the bytes themselves: they may be a secret.
+        raise OptionError(f"{path}: byte {error.start} is no UTF-8") from None
 
 
 def _tls_context(options: Mapping[str, Any]) -> ssl.SSLContext | None:

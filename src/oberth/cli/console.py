@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from oberth.cli import output
-from oberth.cli.connection import client_config
+from oberth.cli.connection import client_config, read_text
 from oberth.cli.output import say
 from oberth.cli.remote import namesrv_option
 from oberth.cli.serve import serve, start_logging, verbose_option
@@ -247,8 +247,7 @@ def default_audit_path() -> str:
 
 def _token(path: str | None) -> str:
     if path is not None:
-        with open(path, encoding="utf-8") as file:
-            token = file.read(TOKEN_SIZE_MAX + 1).partition("\n")[0].strip()
+        token = read_text(path).partition("\n")[0].strip()
     else:
         token = os.environ.get(TOKEN_ENVIRONMENT, "")
         if not token:

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from oberth.cli.connection import read_text
 from oberth.cli.output import say, size_text, tell, write_json, write_json_line
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
@@ -20,6 +21,7 @@ from oberth.cli.spark_options import (
 
 _INTERVAL_S: Final = 10.0
 JOIN_EVERY: Final = 20
+SCHEMA_SIZE_MAX: Final = 1 << 20
 """With --continuous files are joined after this number of batches, not after each."""
 
 
@@ -148,8 +150,8 @@ def export_command(
         raise click.UsageError("--reader-schema needs --body avro and --schema")
     if schema is not None:
         if body == "json":
-            with open(schema, encoding="utf-8") as file:
-                settings = settings.with_json_type(parse_schema(file.read()))
+            text = read_text(schema, SCHEMA_SIZE_MAX)
+            settings = settings.with_json_type(parse_schema(text))
         elif body == "raw":
             raise click.UsageError("--schema needs --body")
         else:
