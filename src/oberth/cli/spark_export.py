@@ -21,8 +21,9 @@ from oberth.cli.spark_options import (
 
 _INTERVAL_S: Final = 10.0
 JOIN_EVERY: Final = 20
-SCHEMA_SIZE_MAX: Final = 1 << 20
 """With --continuous files are joined after this number of batches, not after each."""
+SCHEMA_SIZE_MAX: Final = 1 << 20
+"""Bytes of a file of --schema."""
 
 
 @click.command(name="export")
