@@ -48,6 +48,15 @@ def test_a_commit_may_go_back() -> None:
     assert offsets.query("G", "T", 1) == -1
 
 
+def test_a_reset_is_pending_for_its_queue_alone() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("g", "T", 0, 5, 1)
+    assert not offsets.has_reset("g", "T", 0)
+    offsets.assign_reset("g", "T", 0, 2, 1)
+    asked = [("g", "T", 0), ("g", "T", 1), ("g", "U", 0), ("h", "T", 0)]
+    assert [offsets.has_reset(*each) for each in asked] == [True, False, False, False]
+
+
 @pytest.mark.parametrize("kind", [ConsumerOffsets, LmqConsumerOffsets])
 def test_offsets_of_ever_new_groups_are_limited(
     kind: type[ConsumerOffsets], monkeypatch: pytest.MonkeyPatch

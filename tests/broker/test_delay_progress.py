@@ -37,6 +37,12 @@ def test_what_is_written_is_read(log_end: int, offsets: dict[int, int]) -> None:
     assert decode(encode(log_end, offsets) + b"rest") == (log_end, offsets)
 
 
+def test_a_level_without_an_offset_is_minus_1_in_the_file() -> None:
+    assert encode(100, {2: 5})[8:] == bytes.fromhex(
+        "000000000000006400000002ffffffffffffffff0000000000000005"
+    )
+
+
 @given(OFFSETS, st.data())
 def test_a_torn_file_is_not_read(offsets: dict[int, int], data: st.DataObject) -> None:
     whole = encode(1 << 40, offsets)

@@ -79,6 +79,22 @@ def test_reads_stop_at_the_end_of_a_file(tmp_path: Path) -> None:
     assert queue.units(24, 5) == b""
 
 
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_queue_ends_before_a_unit_of_zeros(tmp_path: Path, lost: int) -> None:
+    queue = open_queue(tmp_path)
+    fill(queue, [2, 3, 4, 5, 6])
+    queue.stream.write_out()
+    (file,) = (tmp_path / "t" / "0").iterdir()
+    with file.open("r+b") as written:
+        written.seek(lost * UNIT_SIZE)
+        written.write(bytes(UNIT_SIZE))
+    again = open_queue(tmp_path)
+    again.load()
+    assert again.cut_before_zeros() == 5 - lost
+    assert again.cut_before_zeros() == 0
+    assert again.max_offset == (5 if lost else 0)
+
+
 def test_an_empty_queue_begins_at_minus_one(tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
     assert (queue.min_offset, queue.max_offset, queue.max_physic_offset) == (-1, 0, -1)

@@ -687,6 +687,21 @@ def test_properties_may_be_as_long_as_their_field_can_say(make: Make) -> None:
         assert result.status is status
 
 
+def test_properties_have_room_for_the_numbers_in_light_queues(make: Make) -> None:
+    log = make(mapped_file_size_commit_log=1 << 17, enable_lmq=True, enable_multi_dispatch=True)
+    names = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+    numbers = b"INNER_MULTI_QUEUE_OFFSET\x010\x02"
+    left = p.PROPERTIES_SIZE_MAX - len(names) - len(numbers)
+    long, longest = (names + b"k\x01" + b"v" * (size - 3) + b"\x02" for size in (left + 1, left))
+    (refused,) = log.append([MessageExtBrokerInner("t", b"x", long)])
+    assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    (taken,) = log.append([MessageExtBrokerInner("t", b"x", longest)])
+    assert taken.ok
+    stored = read(log, taken.commit_log_offset)
+    assert len(stored.properties_raw) == p.PROPERTIES_SIZE_MAX
+    assert stored.properties["INNER_MULTI_QUEUE_OFFSET"] == "0"
+
+
 def test_a_queue_begins_at_0_beside_others(make: Make) -> None:
     log = make()
     assert log.queue_offset("t", 0) == 0

@@ -259,6 +259,15 @@ def test_a_number_that_was_raised_a_little_makes_room_for_the_right_ones(tmp_pat
     assert queue.unit(14) == (14 * 50 * SIZE, SIZE, 14)
 
 
+def test_a_first_number_that_was_raised_leaves_the_front_to_the_right_ones(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    assert put(queue, 23, place=19)
+    for n in range(20, 23):
+        assert put(queue, n, place=n)
+        assert queue.min_offset == 20
+    assert numbers(queue) == [20, 21, 22, 23]
+
+
 @pytest.mark.parametrize("start", [0, 4])
 def test_numbers_that_begin_anew_begin_the_queue_anew(start: int, tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
@@ -383,6 +392,17 @@ def test_truncation_of_everything_lets_records_come_again(tmp_path: Path) -> Non
     assert list((tmp_path / "t" / "0").iterdir()) == []
     assert queue.extent == QueueExtent(0, 0, -1)
     assert put(queue, 0)
+
+
+def test_a_truncation_before_the_first_message_takes_the_minimum_back(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    for n in range(15):
+        put(queue, n)
+    queue.correct_min_offset(8 * SIZE)
+    assert queue.min_offset == 8
+    queue.truncate(5 * SIZE)
+    assert (queue.min_offset, queue.max_offset) == (5, 5)
+    assert not queue.truncate(5 * SIZE), "nothing was left to be cut off"
 
 
 def test_a_truncation_forgets_the_number_that_was_not_believed(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ import pytest
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.store import group_commit
 from oberth.store.commit_log import CommitLog
-from oberth.store.files import Mapping, OsFileSystem
+from oberth.store.files import FileSystem, Mapping, OsFileSystem
 from oberth.store.flush import FlushService
 from oberth.store.mapped_file import TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.running_flags import RunningFlag, RunningFlags
+from oberth.testing.fault_disk import FaultDisk
 
 SEGMENT = 64 * 1024
 
@@ -71,16 +72,19 @@ class _GatedMapping:
 class Rig:
     """A log, its flush service and the disk below."""
 
-    def __init__(self, root: Path, config: MessageStoreConfig) -> None:
+    def __init__(
+        self, root: Path, config: MessageStoreConfig, files: FileSystem | None = None
+    ) -> None:
         config.mapped_file_size_commit_log = SEGMENT
         self.files = GatedFiles()
         pool = None
         if config.transient_store_pool_enable:
             pool = TransientStorePool(2, SEGMENT)
-        queue = MappedFileQueue(self.files, [str(root)], SEGMENT, transient_pool=pool)
+        used = files or self.files
+        queue = MappedFileQueue(used, [str(root)], SEGMENT, transient_pool=pool)
         self.flags = RunningFlags()
         self.log = CommitLog(
-            self.files, config, queue, self.flags, lambda: 1_700_000_000_000, lambda _: {}
+            used, config, queue, self.flags, lambda: 1_700_000_000_000, lambda _: {}
         )
         self.flushed_times: list[int] = []
         self.service = FlushService(
@@ -198,6 +202,16 @@ def test_after_a_failed_sync_a_later_one_vouches_for_nothing(sync_rig: Rig) -> N
     assert sync_rig.files.syncs == syncs
 
 
+def test_after_a_failed_sync_nobody_waits_for_the_end_of_their_time(sync_rig: Rig) -> None:
+    end = sync_rig.put()
+    sync_rig.files.error = OSError(5, "Input/output error")
+    told: list[PutMessageStatus] = []
+    for turn in (1, 2):
+        sync_rig.service.when_durable(end, told.append)
+        sync_rig.service.flush_now()
+        assert told == [PutMessageStatus.FLUSH_DISK_TIMEOUT] * turn
+
+
 def test_flush_covers_every_segment_that_a_burst_touched(sync_rig: Rig) -> None:
     results = sync_rig.log.append([MessageExtBrokerInner("t", bytes(20_000)) for _ in range(10)])
     assert len(sync_rig.log.queue.segments) > 3
@@ -252,6 +266,19 @@ def test_a_sync_that_is_waited_for_commits_what_the_pool_holds(tmp_path: Path) -
     end = rig.put(b"hidden")
     assert rig.service.wait_durable(end) is PutMessageStatus.PUT_OK
     assert (rig.log.max_offset, rig.log.queue.flushed_where) == (end, end)
+    rig.log.queue.close()
+
+
+def test_a_full_disk_leaves_messages_in_the_pool_until_it_has_room(tmp_path: Path) -> None:
+    config = MessageStoreConfig(transient_store_pool_enable=True, transient_store_pool_size=2)
+    disk = FaultDisk()
+    rig = Rig(tmp_path, config, disk)
+    end = rig.put(b"hidden")
+    disk.fill(disk.events)
+    assert rig.service.flush_now() == 0
+    assert rig.flags.bits & RunningFlag.DISK_FULL
+    disk.fill(None)
+    assert rig.service.flush_now() == end
     rig.log.queue.close()
 
 

@@ -467,6 +467,21 @@ def test_a_segment_that_goes_gives_its_buffer_back(tmp_path: Path) -> None:
         pool.give_back(buffer)
 
 
+def test_what_a_full_disk_does_not_take_stays_in_the_write_buffer(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    pool = TransientStorePool(1, SIZE)
+    segment = MappedFile(disk, str(tmp_path), 0, SIZE, create=True, transient_pool=pool)
+    segment.append(b"x" * 100)
+    disk.fill(disk.events)
+    with pytest.raises(StoreFullError):
+        segment.commit(0)
+    assert (segment.committed_position, segment.select(0)) == (0, None)
+    disk.fill(None)
+    assert segment.commit(0) == 100
+    assert bytes(segment.select(0) or b"") == b"x" * 100
+    segment.close()
+
+
 def test_the_next_segment_is_made_ahead_and_unused_ones_go_at_shutdown(tmp_path: Path) -> None:
     made: list[int] = []
     second_made = threading.Event()

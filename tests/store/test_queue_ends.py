@@ -201,6 +201,7 @@ def test_light_queues_are_forgotten_with_their_numbers(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     assert put(store, "%LMQ%a") == 0
     empty(store)
+    assert "%LMQ%a" not in store.commit_log.topics, "names are clients': they would add up"
     assert put(store, "%LMQ%a") == 0
     store.shutdown()
 

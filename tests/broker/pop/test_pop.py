@@ -177,7 +177,7 @@ async def test_what_is_not_acknowledged_comes_again(peer: Peer) -> None:
 
 
 async def test_what_can_hardly_be_brought_back_keeps_nothing_back(peer: Peer) -> None:
-    """A producer counts to the end and fills the properties: all three come again."""
+    """A producer counts to the end, fills the properties, names a delay: all come again."""
     store = peer.mq.broker.parts.store
     await peer.send(b"first")
     longest = f"a\x01{'x' * (PROPERTIES_SIZE_MAX - 3)}\x02".encode()
@@ -185,16 +185,18 @@ async def test_what_can_hardly_be_brought_back_keeps_nothing_back(peer: Peer) ->
         [
             MessageExtBrokerInner(TOPIC, b"counted", reconsume_times=2**31 - 1),
             MessageExtBrokerInner(TOPIC, b"filled", longest),
+            MessageExtBrokerInner(TOPIC, b"timed", b"TIMER_DELAY_SEC\x01600\x02", convert=False),
         ]
     )
     assert all(each.ok for each in results)
     await peer.send(b"last")
-    assert bodies(await peer.pop_all()) == [b"counted", b"filled", b"first", b"last"]
+    stored = [b"counted", b"filled", b"first", b"last", b"timed"]
+    assert bodies(await peer.pop_all()) == stored
     await peer.later(35)
     again = await peer.pop_all()
-    assert bodies(again) == [b"counted", b"filled", b"first", b"last"]
+    assert bodies(again) == stored
     counts = {each.body: each.message.reconsume_times for each in again}
-    assert counts == {b"first": 1, b"counted": 2**31 - 1, b"filled": 1, b"last": 1}
+    assert counts == dict.fromkeys(stored, 1) | {b"counted": 2**31 - 1}
     for each in again:
         assert await peer.ack(each) == 0
 

@@ -25,6 +25,7 @@ from oberth.formats import properties as p
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import TIMER_TOPIC
+from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.formats.timer_log import UNIT_SIZE
 from oberth.formats.timer_wheel import FILE_SIZE, decode_slot, slot_position
 from oberth.store.files import FileSystem
@@ -217,6 +218,41 @@ def test_checkpoints_are_counted_on_over_a_restart(tmp_path: Path) -> None:
     assert counter >= 3
     rig = Rig(tmp_path, rig.now_ms)
     assert rig.timer.checkpoint(rig.now_ms).counter == counter
+    rig.close()
+
+
+def test_a_close_writes_down_what_no_flush_had_yet(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.put(b"a", TIMER_DELAY_MS=60_000)
+    rig.run(1000)
+    rig.close()
+    written = decode_timer_checkpoint((tmp_path / "config" / "timercheck").read_bytes())
+    assert (written.last_timer_queue_offset, written.last_timer_log_flush_pos) == (1, UNIT_SIZE)
+    wheel = (tmp_path / "timerwheel").read_bytes()
+    slots = [decode_slot(wheel, slot_position(START_MS + ms)) for ms in (59_000, 60_000, 61_000)]
+    assert sum(slot.num for slot in slots) == 1
+
+
+@pytest.mark.parametrize("is_wheel_lost", [False, True])
+@pytest.mark.parametrize("flushed", [70, 100, 110])
+def test_a_log_of_many_segments_goes_on_where_it_was_flushed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flushed: int, is_wheel_lost: bool
+) -> None:
+    size = 28 * UNIT_SIZE + 44  # a blank ends each segment
+    rig = Rig(tmp_path, mapped_file_size_timer_log=size)
+    for number in range(120):
+        if number == flushed:
+            rig.run(flush=True)
+        rig.put(b"%d" % number, TIMER_DELAY_MS=60_000 + 1000 * number)
+    rig.run()
+    rig.kill()
+    assert len(list((tmp_path / "timerlog").iterdir())) >= 3
+    if is_wheel_lost:
+        (tmp_path / "timerwheel").unlink()
+    rig = Rig(tmp_path, rig.now_ms, mapped_file_size_timer_log=size)
+    rig.run(300_000, step_ms=1000)
+    assert Counter(body for body, _ in rig.delivered()) == {b"%d" % n: 1 for n in range(120)}
+    assert "timer log" not in caplog.text, "it is whole"
     rig.close()
 
 
