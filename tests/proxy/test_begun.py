@@ -7,7 +7,9 @@ clients that leave, and a server that closes meet calls that wait.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -25,6 +27,7 @@ from tests.proxy.conftest import (
     sending,
 )
 
+import oberth.broker
 from oberth.proxy import begun, encoding, http2
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, GrpcStatus
@@ -33,6 +36,7 @@ from oberth.proxy.http2 import GrpcChannel
 from oberth.proxy.local import ALONE_MAX, SWITCHES_MIN, LocalBroker, LocalPeer
 from oberth.proxy.server import GrpcServer
 from oberth.remoting.aio.address import Address
+from oberth.remoting.aio.channel import Channel
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -225,6 +229,41 @@ async def test_a_message_may_follow_its_headers(
         assert stream.status == GrpcStatus.DEADLINE_EXCEEDED
         assert tasks == ["SendMessage"]
     assert not any(channel.held for channel in server_of(mq).channels)
+
+
+async def test_senders_rest_where_consumers_cannot_follow(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those over remoting do: what they have sent is acknowledged, and read on later."""
+    rests: list[float] = []
+    rest = GrpcChannel.rest
+
+    def note(channel: GrpcChannel, seconds: float) -> None:
+        rests.append(seconds)
+        rest(channel, seconds)
+        assert channel._transport is not None
+        channel._update_reading()
+        assert not channel._transport.is_reading()
+
+    monkeypatch.setattr(GrpcChannel, "rest", note)
+    add_topic(mq, "T")
+    mq.broker.services.brake.rests_s["T"] = 0.001
+    async with client_of(mq) as client:
+        answers = await both_ways(mq, client, "SendMessage", sending(message("T")))
+        assert [answer.status.code for answer in answers] == [Code.OK] * 2
+        assert rests == [0.001] * 2
+        assert len(mq.messages("T")) == 2
+
+
+def test_what_stands_for_a_channel_has_what_a_broker_calls_on_one() -> None:
+    """Its type cannot tell: commands of gRPC clients come to the same processors."""
+    used = re.compile(r"\bchannel\.([a-z_]+)(?=[ (.,)\]:]|$)")
+    broker = Path(oberth.broker.__path__[0])
+    found = {name for file in broker.rglob("*.py") for name in used.findall(file.read_text())}
+    of_channels = {name for name in found if hasattr(Channel, name)}
+    assert {"reply", "rest", "send_frame"} <= of_channels
+    only_on_sockets = {"write_frames"}  # of sends that were read as bytes
+    assert {name for name in of_channels if not hasattr(LocalPeer, name)} == only_on_sockets
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import ast
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from h2.events import StreamReset
@@ -32,7 +32,7 @@ from oberth.proxy import messages as m
 from oberth.proxy import receiving as receiving_module
 from oberth.proxy import renewals as renewals_module
 from oberth.proxy.authentication import ACCESS_KEY_MAX, NOBODY, signer_of
-from oberth.proxy.call import Call
+from oberth.proxy.call import Call, CallChannel
 from oberth.proxy.clients import ClientTable, GrpcClient
 from oberth.proxy.cluster import Facts
 from oberth.proxy.codes import Code, StatusError
@@ -230,7 +230,8 @@ async def test_settings_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(clients_module, "SETTINGS_TOTAL_MAX", 100_000)
     table = ClientTable()
     peer = LocalPeer(LocalBroker("b", ProcessorTable(), lambda channel: None), NOWHERE, NOWHERE)
-    clients = [GrpcClient(f"c{number}", "", peer, 0.0) for number in range(20)]
+    channel = cast(CallChannel, peer)  # nobody calls it
+    clients = [GrpcClient(f"c{number}", "", peer, channel, 0.0) for number in range(20)]
     for client in clients:
         table.add(client)
     with pytest.raises(StatusError, match="allowed 262144"):

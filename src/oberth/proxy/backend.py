@@ -43,9 +43,16 @@ class Peer(Protocol):
 
     Attributes:
         on_request: serves what a broker asks of the client; None: it cannot be asked now.
+        on_rest: is told by a broker in this process for how many seconds nothing of the client is
+            to be read; others read less of its connection to them.
     """
 
     on_request: RequestHandler | None
+    on_rest: Callable[[float], None] | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is gone, for the broker in this process."""
 
     async def call(
         self,

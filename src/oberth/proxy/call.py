@@ -109,6 +109,9 @@ class CallChannel(Protocol):
     def call_ended(self, call: Call, status: GrpcStatus) -> None:
         """A call's status is known."""
 
+    def rest(self, seconds: float) -> None:
+        """Read no more for a while."""
+
 
 def parse_timeout(text: str) -> float | None:
     """Seconds that a ``grpc-timeout`` header gives; None if it is malformed."""

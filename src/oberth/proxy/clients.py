@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from typing import Any, Final
+from weakref import ref
 
 from oberth.proxy import messages as m
 from oberth.proxy.backend import Peer
-from oberth.proxy.call import Call
+from oberth.proxy.call import Call, CallChannel
 from oberth.proxy.codes import Code, StatusError
 
 EXPIRED_S: Final = 120.0
@@ -46,6 +47,7 @@ class GrpcClient:
         client_id: as it names itself.
         access_key: the user that it signs as; "" without access control.
         peer: how the broker sees it.
+        channel: the connection of its last call, if it is still there.
         settings: the last that it sent, merged with ours; None before.
         settings_size: their bytes.
         streams: its open Telemetry calls, the newest last.
@@ -53,20 +55,37 @@ class GrpcClient:
     """
 
     __slots__ = (
-        "_nonces", "_waiting", "access_key", "client_id", "last_seen", "peer", "settings",
-        "settings_size", "streams",
+        "_nonces", "_waiting", "access_key", "channel", "client_id", "last_seen", "peer",
+        "settings", "settings_size", "streams",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, access_key: str, peer: Peer, now: float) -> None:
+    def __init__(
+        self, client_id: str, access_key: str, peer: Peer, channel: CallChannel, now: float
+    ) -> None:
         self.client_id = client_id
         self.access_key = access_key
-        self.peer = peer
+        self.channel = ref(channel)
+        self._connect(peer)
         self.settings: Any = None
         self.settings_size = 0
         self.streams: list[Call] = []
         self.last_seen = now
         self._nonces = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
+
+    def _connect(self, peer: Peer) -> None:
+        self.peer = peer
+        peer.on_rest = self._rest
+
+    def reconnect(self, peer: Peer) -> None:
+        """Another peer takes the place of one that the broker has closed."""
+        peer.on_request = self.peer.on_request
+        self._connect(peer)
+
+    def _rest(self, seconds: float) -> None:
+        channel = self.channel()
+        if channel is not None:
+            channel.rest(seconds)
 
     @property
     def group(self) -> str:

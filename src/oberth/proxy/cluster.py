@@ -301,12 +301,16 @@ class ClusterPeer:
 
     Attributes:
         on_request: serves what brokers ask of the client.
+        on_rest: see `Peer`.
+        is_closed: whether the client is gone.
     """
 
     def __init__(self, backend: ClusterBackend, remote: Address) -> None:
         self._backend = backend
         self._remote = remote
         self.on_request: RequestHandler | None = None
+        self.on_rest: Callable[[float], None] | None = None
+        self.is_closed = False
         table = ProcessorTable()
         table.async_(ASKED, self._serve, stage=Stage("grpc", tasks=4))
         self._client = RemotingClient(table, backend.instance.remoting.options)
@@ -382,6 +386,8 @@ class ClusterPeer:
     def close(self) -> None:
         """The client is gone: its connections end, and brokers take it out of its groups."""
         self.on_request = None
+        self.on_rest = None
+        self.is_closed = True
         for work in self._work:
             work.cancel()
         closing = asyncio.get_running_loop().create_task(self._client.aclose())

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from typing import Any, Final
+from weakref import ref
 
 from oberth.errors import OberthError
 from oberth.formats import names
@@ -281,23 +282,29 @@ class ServiceCore:
         )
 
     def client(self, context: Context) -> GrpcClient:
-        """The client of a call, known or new."""
+        """The client of a call, known or new.
+
+        Raises:
+            StatusError: UNAUTHORIZED: meanwhile another user has become it; TOO_MANY_REQUESTS.
+        """
         now = asyncio.get_running_loop().time()
+        channel = context.call.channel
         client = self.clients.get(context.client_id)
         if client is None:
             if len(self.clients) >= CLIENTS_MAX:
                 raise StatusError(
                     Code.TOO_MANY_REQUESTS, f"{len(self.clients)} clients, allowed {CLIENTS_MAX}"
                 )
-            channel = context.call.channel
             client = GrpcClient(
                 context.client_id,
                 context.access_key,
                 self.backend.peer(channel.remote, channel.local),
+                channel,
                 now,
             )
             self.clients.add(client)
         client.last_seen = now
+        client.channel = ref(channel)
         return client
 
     async def invoke(

@@ -179,6 +179,7 @@ class GrpcChannel(asyncio.Protocol):
             header_list_max=HEADER_LIST_MAX,
         )
         self._is_reading = False
+        self._is_resting = False
         self._unstarted: dict[int, Call] = {}  # calls whose message has not come
         self._late: asyncio.TimerHandle | None = None  # gives them tasks
         self._begun_count = 0
@@ -278,13 +279,24 @@ class GrpcChannel(asyncio.Protocol):
         """Read from a peer that reads, and whose last bytes are read."""
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self.peer_reads and not self._is_reading
+        wanted = self.peer_reads and not self._is_reading and not self._is_resting
         if wanted == self._is_paused:
             self._is_paused = not wanted
             if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def rest(self, seconds: float) -> None:
+        """Read no more for a while; a rest that has begun is not made longer."""
+        if not self._is_resting and not self._closed:
+            self._is_resting = True
+            self._update_reading()
+            self.loop.call_later(seconds, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        self._update_reading()
 
     def eof_received(self) -> bool:
         """Called by the loop."""

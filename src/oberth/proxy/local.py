@@ -119,6 +119,7 @@ class LocalPeer:
         local: the address that it dialled.
         context: the broker's, see `Channel.context`.
         on_request: serves what the broker asks; None: the client cannot be asked now.
+        on_rest: is told for how many seconds nothing of the client is to be read.
     """
 
     def __init__(self, broker: LocalBroker, remote: Address, local: Address) -> None:
@@ -127,6 +128,7 @@ class LocalPeer:
         self.local = local
         self.context: Any = None
         self.on_request: RequestHandler | None = None
+        self.on_rest: Callable[[float], None] | None = None
         self.in_work = 0
         self.is_tls = False
         self._opaques = count(1)
@@ -226,6 +228,11 @@ class LocalPeer:
     def resume_reading(self) -> None:
         """Nothing to do."""
 
+    def rest(self, seconds: float) -> None:
+        """The consumers of what the client sends cannot follow it."""
+        if self.on_rest is not None:
+            self.on_rest(seconds)
+
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """An answer to one of the client's requests."""
         if request.flag & ONEWAY_FLAG:
@@ -305,6 +312,7 @@ class LocalPeer:
         if self._is_closed:
             return
         self._is_closed = True
+        self.on_rest = None
         gone = RemotingSendRequestError(f"{self.remote} is gone")
         for answer in self._open.values():
             if not answer.done():
