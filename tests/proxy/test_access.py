@@ -209,6 +209,24 @@ async def test_a_client_id_belongs_to_its_user(mq: EmbeddedBroker) -> None:
         assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
 
 
+async def test_a_stream_does_not_become_another_users(mq: EmbeddedBroker) -> None:
+    """A client may end while its stream is open: what comes over that is still its own."""
+    async with (
+        client_of(mq, "same", **signed("ann", "pw")) as ann,
+        client_of(mq, "same", **signed("root", "secret")) as root,
+    ):
+        stream, _ = await subscribe(ann, "T", "G")
+        bye = m.NotifyClientTerminationRequest()
+        assert (await ann.call("NotifyClientTermination", bye)).status.code == Code.OK
+        await subscribe(root, "T", "G")
+        await stream.send(m.TelemetryCommand())
+        assert await stream.all() == []
+        assert stream.status == 3  # INVALID_ARGUMENT
+        assert mq._front is not None
+        (known,) = mq._front.service.clients
+        assert (known.access_key, len(known.streams)) == ("root", 1)
+
+
 async def test_old_signatures() -> None:
     settings = {**SETTINGS, "grpcDateAgeMaxSeconds": "300"}
     async with EmbeddedBroker(settings, grpc=True) as mq:

@@ -518,6 +518,36 @@ async def test_what_a_client_leaves_is_others_at_once(mq: EmbeddedBroker) -> Non
         assert again[0].system_properties.message_id == first.system_properties.message_id
 
 
+async def test_a_client_that_was_silent_is_taken_back(mq: EmbeddedBroker) -> None:
+    """A broker drops who sends no heartbeats for two minutes; its stream may outlive that."""
+    add_topic(mq, "T")
+
+    def members() -> list[str]:
+        found = mq.broker.parts.consumers.get("G")
+        return [] if found is None else found.client_ids()
+
+    async with client_of(mq) as client:
+        stream, _ = await subscribe(client, "T", "G")
+        mq.advance(seconds=150)
+        mq.broker.processors.clients.scan_expired(mq.broker.parts.now_ms())
+        assert members() == []
+        await send(client, message("T"))
+        answer = await client.call("Heartbeat", m.HeartbeatRequest())
+        assert answer.status.code == Code.OK
+        assert members() == ["client"]
+        assert len(await receive(client, receiving("T", "G"))) == 1
+        asked = m.PrintThreadStackTraceRequest(client_id="client")
+        asked.group.name = "G"
+        answered = asyncio.create_task(client.admin("PrintThreadStackTrace", asked))
+        raw = await stream.next()
+        assert raw is not None
+        command = m.TelemetryCommand.FromString(raw)
+        command.thread_stack_trace.nonce = command.print_thread_stack_trace_command.nonce
+        command.thread_stack_trace.thread_stack_trace = "stacks"
+        await stream.send(command)
+        assert (await answered).thread_stack_trace == "stacks"
+
+
 async def test_messages_in_work_are_renewed(mq: EmbeddedBroker) -> None:
     add_topic(mq, "T")
     async with client_of(mq) as client:

@@ -137,6 +137,11 @@ def unknown_topic(topic: str) -> StatusError:
     )
 
 
+def another_users(client_id: str) -> StatusError:
+    """The answer to who names himself as a client of another user."""
+    return StatusError(Code.UNAUTHORIZED, f"client id {client_id[:80]!r} is another user's")
+
+
 class ServiceCore:
     """The state that the parts of a service share.
 
@@ -253,9 +258,7 @@ class ServiceCore:
         context.access_key = signer.access_key
         known = self.clients.get(context.client_id)
         if known is not None and known.access_key != context.access_key:
-            raise StatusError(
-                Code.UNAUTHORIZED, f"client id {context.client_id[:80]!r} is another user's"
-            )
+            raise another_users(context.client_id)
         return context
 
     def authorize(self, context: Context, request: RemotingCommand) -> None:
@@ -303,6 +306,11 @@ class ServiceCore:
                 now,
             )
             self.clients.add(client)
+        elif client.access_key != context.access_key:
+            raise another_users(context.client_id)
+        elif client.peer.is_closed:
+            # The broker had given it up; it joins its groups again with its next heartbeat.
+            client.reconnect(self.backend.peer(channel.remote, channel.local))
         client.last_seen = now
         client.channel = ref(channel)
         return client

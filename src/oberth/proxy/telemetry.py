@@ -10,6 +10,7 @@ import msgspec
 
 from oberth.client.acl import ACCESS_KEY
 from oberth.client.messages import decode_messages
+from oberth.errors import OberthError
 from oberth.proxy import messages as m
 from oberth.proxy.call import Call, CallError, GrpcStatus, parse
 from oberth.proxy.clients import (
@@ -88,30 +89,29 @@ class Telemetry:
         """Settings and commands in both directions, for as long as the client lives."""
         try:
             context = self._core.admit(call)
+            client = self._core.client(context)
         except StatusError as error:
-            raise CallError(GrpcStatus.INVALID_ARGUMENT, error.message) from None
-        client = self._core.client(context)
+            raise _ended(error) from None
         if len(client.streams) >= TELEMETRY_STREAMS_MAX:
             client.streams.pop(0).end(GrpcStatus.UNAVAILABLE, "too many Telemetry streams")
         self._hear(client, call)
         try:
             async for raw in call.messages():
                 command = parse(m.TelemetryCommand, raw)
-                client = self._core.client(context)
-                if call not in client.streams:
-                    self._hear(client, call)
-                kind = command.WhichOneof("command")
-                if kind == "settings":
-                    try:
+                try:
+                    client = self._core.client(context)
+                    if call not in client.streams:
+                        self._hear(client, call)
+                    kind = command.WhichOneof("command")
+                    if kind == "settings":
                         await self._merge_settings(context, client, command.settings)
                         await self._register(context, client)
-                    except StatusError as error:
-                        status = (
-                            GrpcStatus.INVALID_ARGUMENT
-                            if 40000 <= error.code < 50000
-                            else GrpcStatus.INTERNAL
-                        )
-                        raise CallError(status, error.message) from None
+                except StatusError as error:
+                    raise _ended(error) from None
+                except OberthError as error:
+                    text = f"{type(error).__name__}: {error}"
+                    raise CallError(GrpcStatus.INTERNAL, text) from None
+                if kind == "settings":
                     answer = m.TelemetryCommand()
                     set_status(answer, Code.OK)
                     answer.settings.CopyFrom(client.settings)
@@ -237,3 +237,10 @@ class Telemetry:
             command.notify_unsubscribe_lite_command.lite_topic = request.fields.get("liteTopic", "")
             client.tell(command)
         return None
+
+
+def _ended(error: StatusError) -> CallError:
+    """How a stream ends that goes on no further."""
+    is_peers = 40000 <= error.code < 50000
+    status = GrpcStatus.INVALID_ARGUMENT if is_peers else GrpcStatus.INTERNAL
+    return CallError(status, error.message)
