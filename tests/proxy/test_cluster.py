@@ -257,6 +257,34 @@ async def test_a_broker_that_is_gone(tmp_path: Path) -> None:
         assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
 
 
+async def test_a_broker_that_cannot_be_reached_keeps_nobody_out(tmp_path: Path) -> None:
+    """Clients begin, join their groups and send by what the other brokers know."""
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        backend = cluster.front.service.core.backend
+        assert isinstance(backend, ClusterBackend)
+        assert len(await backend.queues("T")) == 2
+        await cluster.brokers.pop("broker-a").aclose()
+        backend._addresses["broker-a"] = "127.0.0.1:1"
+        await subscribe(client, "T", "G")
+        assert cluster.members("G") == [["client"]]
+        response = await client.call("SendMessage", sending(message("T")))
+        assert response.status.code == Code.OK, response
+        response = await client.call("Heartbeat", m.HeartbeatRequest())
+        assert response.status.code == Code.OK, response
+        # Where none is left the client hears of it.
+        backend._addresses["broker-b"] = "127.0.0.1:1"
+        async with cluster.client("another") as other:
+            refused = await other.open("Telemetry")
+            command = m.TelemetryCommand()
+            command.settings.client_type = 1  # PRODUCER
+            command.settings.publishing.topics.add().name = "T"
+            await refused.send(command)
+            assert await refused.all() == []
+            assert refused.status == 13  # INTERNAL
+
+
 async def test_what_came_too_late_is_given_back(tmp_path: Path) -> None:
     """A poll is cancelled, another one keeps the connection: what it gets is not lost to it."""
     async with clustered(tmp_path) as cluster, cluster.client() as client:

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from oberth.client.config import ClientConfig
 from oberth.client.instance import ClientInstance
-from oberth.errors import MQBrokerError, MQClientError, OberthError
+from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import Permission, TopicConfig
 from oberth.proxy.backend import BrokerQueues, Peer
@@ -190,19 +190,27 @@ class ClusterBackend:
         ]
 
     async def _ask_topic(self, topic: str) -> str:
+        unreached: OberthError | None = None
         for queues in await self._routes.get(topic):
-            answer = await self.instance.ask(
-                await self.address(queues.broker_name),
-                RequestCode.GET_TOPIC_CONFIG,
-                GetTopicConfigRequestHeader(topic=topic),
-                allowed=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
-            )
+            try:
+                answer = await self.instance.ask(
+                    await self.address(queues.broker_name),
+                    RequestCode.GET_TOPIC_CONFIG,
+                    GetTopicConfigRequestHeader(topic=topic),
+                    allowed=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST),
+                )
+            except (RemotingError, MQClientError) as error:
+                unreached = error  # the others know it as well
+                continue
             if answer.code == ResponseCode.SUCCESS:
                 config = TopicConfig.decode(answer.body_bytes())
                 return config.attributes.get("message.type", "")
+        if unreached is not None:
+            raise unreached
         return ""
 
     async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
+        unreached: OberthError | None = None
         for broker in await self.brokers():
             try:
                 answer = await self.instance.ask(
@@ -212,7 +220,12 @@ class ClusterBackend:
                 )
             except MQBrokerError:
                 continue  # this one does not have it
+            except (RemotingError, MQClientError) as error:
+                unreached = error
+                continue
             return SubscriptionGroupConfig.decode(answer.body_bytes())
+        if unreached is not None:
+            raise unreached
         return None
 
     async def address(self, broker: str) -> str:

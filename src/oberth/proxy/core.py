@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from typing import Any, Final
 from weakref import ref
 
-from oberth.errors import OberthError
+from oberth.errors import MQClientError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.proxy import messages as m
 from oberth.proxy.authentication import check_age, signer_of
@@ -30,6 +31,8 @@ from oberth.proxy.encoding import only_status
 from oberth.remoting.aio.address import Address
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
+
+_LOG: Final = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 32
 INVISIBLE_MS_MIN: Final = 10_000
@@ -370,6 +373,33 @@ class ServiceCore:
         if answer.code != ResponseCode.SUCCESS:
             raise StatusError(code_of(answer.code), answer.remark or "")
         return answer
+
+    async def checked_everywhere(
+        self, context: Context, code: RequestCode, fields: dict[str, str], body: bytes
+    ) -> None:
+        """Have all brokers do the same; those that cannot be reached may miss it, but not all.
+
+        Raises:
+            StatusError: one refused it, or none could be reached.
+        """
+        brokers = await self.backend.brokers()
+        unreached: list[Exception] = []
+
+        async def ask(broker: str) -> None:
+            try:
+                await self.checked(context, broker, code, dict(fields), body)
+            except StatusError as error:
+                if error.code is not Code.PROXY_TIMEOUT:
+                    raise
+                unreached.append(error)
+            except (RemotingError, MQClientError) as error:
+                unreached.append(error)
+
+        await asyncio.gather(*map(ask, brokers))
+        for error in unreached:
+            if len(unreached) == len(brokers):
+                raise error
+            _LOG.info("a broker has not heard of client %s: %s", context.client_id, error)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that outlives its call."""

@@ -590,8 +590,7 @@ class Receives:
         body = LiteSubscriptionCtlRequestBody(subscription_set=[entry]).encode()
         self._core.authorize(context, RemotingCommand(code=int(code), body=body))
         await self._core.check_lite(topic, group)
-        for broker in await self._core.backend.brokers():
-            await self._core.checked(context, broker, code, {}, body)
+        await self._core.checked_everywhere(context, code, {}, body)
 
 
 def receive_status(answer: RemotingCommand) -> tuple[Code, str]:

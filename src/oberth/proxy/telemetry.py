@@ -67,7 +67,10 @@ class Telemetry:
         await self._register(context, client)
 
     async def _register(self, context: Context, client: GrpcClient) -> None:
-        """Tell the broker which groups a client produces and consumes for."""
+        """Tell brokers which groups a client produces and consumes for.
+
+        Those that can be reached hear of it, and it fails only if none can be.
+        """
         settings = client.settings
         body: dict[str, Any] = {"clientID": client.client_id}
         if settings.HasField("subscription"):
@@ -80,10 +83,9 @@ class Telemetry:
                 {"groupName": topic.name} for topic in settings.publishing.topics
             ]
         raw = msgspec.json.encode(body)
-        for broker in await self._core.backend.brokers():
-            # Where no other signs it on the way, the broker learns here whose client it is.
-            fields = {ACCESS_KEY: context.access_key} if context.access_key else {}
-            await self._core.checked(context, broker, RequestCode.HEART_BEAT, fields, raw)
+        # Where no other signs it on the way, the broker learns here whose client it is.
+        fields = {ACCESS_KEY: context.access_key} if context.access_key else {}
+        await self._core.checked_everywhere(context, RequestCode.HEART_BEAT, fields, raw)
 
     async def serve(self, call: Call) -> None:
         """Settings and commands in both directions, for as long as the client lives."""
