@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from typing import Any
 
 import pytest
+from tests.proxy.client import framed
 from tests.proxy.conftest import (
     acking,
     add_group,
@@ -19,7 +21,10 @@ from tests.proxy.conftest import (
 
 from oberth.client.messages import MessageExt
 from oberth.formats import properties as p
+from oberth.formats.sys_flag import COMPRESSED
+from oberth.proxy import convert
 from oberth.proxy import messages as m
+from oberth.proxy.call import REQUEST_SIZE_MAX, GrpcStatus
 from oberth.proxy.codes import Code
 from oberth.proxy.convert import fill_message
 from oberth.remoting.aio.client import RemotingClient
@@ -103,6 +108,81 @@ async def test_messages_that_are_no_batch(
         assert mq.messages("T") == []
         for each in both:  # one by one they are taken
             assert (await client.call("SendMessage", sending(each))).status.code == Code.OK
+
+
+async def test_a_batch_in_two_encodings(mq: EmbeddedBroker) -> None:
+    """A batch has one flag for all its bodies: some would be read as what they are not."""
+    add_topic(mq, "T")
+    encodings = m.enum_values("Encoding")
+    plain = message("T", b"x", body_encoding=encodings["IDENTITY"])
+    zipped = message("T", gzip.compress(b"y"), body_encoding=encodings["GZIP"])
+    async with client_of(mq) as client:
+        response = await client.call("SendMessage", sending(plain, zipped))
+        assert response.status.code == Code.BAD_REQUEST
+        assert mq.messages("T") == []
+        response = await client.call("SendMessage", sending(zipped, zipped))
+        assert response.status.code == Code.OK
+        assert [each.sys_flag & COMPRESSED for each in mq.messages("T")] == [COMPRESSED] * 2
+
+
+@pytest.mark.parametrize("field", ["trace_context", "born_host"])
+async def test_a_text_that_would_be_read_as_more_properties(mq: EmbeddedBroker, field: str) -> None:
+    add_topic(mq, "T")
+    sent = message("T", b"x", **{field: f"text{p.PROPERTY_SEPARATOR}{p.TAGS}\x01other"})
+    async with client_of(mq) as client:
+        response = await client.call("SendMessage", sending(sent))
+        assert response.status.code == Code.BAD_REQUEST
+        assert mq.messages("T") == []
+
+
+@pytest.mark.parametrize(
+    "field", ["topic", "property", "tag", "keys", "message_id", "message_group", "trace_context"]
+)
+async def test_a_text_of_megabytes_is_refused_by_its_length(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    """To look for what it holds would keep all others waiting."""
+    looked: list[int] = []
+    has_control = convert.has_control
+
+    def note(text: str) -> bool:
+        looked.append(len(text))
+        return has_control(text)
+
+    monkeypatch.setattr(convert, "has_control", note)
+    add_topic(mq, "T")
+    long = "x" * (3 << 20)
+    sent = message("T")
+    match field:
+        case "topic":
+            sent.topic.name = long
+        case "property":
+            sent.user_properties["name"] = long
+        case "keys":
+            sent.system_properties.keys.append(long)
+        case _:
+            setattr(sent.system_properties, field, long)
+    async with client_of(mq) as client:
+        for request in (sending(sent), sending(sent, message("T"))):
+            response = await client.call("SendMessage", request)
+            assert response.status.code in (
+                Code.ILLEGAL_TOPIC, Code.ILLEGAL_MESSAGE_GROUP, Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            )  # fmt: skip
+    assert max(looked, default=0) < 1 << 16
+
+
+async def test_requests_that_bear_no_message_are_short(mq: EmbeddedBroker) -> None:
+    """What they name is looked at in one turn of the loop."""
+    request = m.AckMessageRequest()
+    request.entries.add(receipt_handle=" " * REQUEST_SIZE_MAX)
+    async with client_of(mq) as client:
+        stream = await client.open("AckMessage", framed(request.SerializeToString()))
+        assert await stream.all() == []
+        assert stream.status == GrpcStatus.RESOURCE_EXHAUSTED
+        request.entries[0].receipt_handle = "x"
+        request.topic.name, request.group.name = "T", "G"
+        answer = await client.call("AckMessage", request)
+        assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
 
 
 async def test_a_batch_of_one_message_group(mq: EmbeddedBroker) -> None:

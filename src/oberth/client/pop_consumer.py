@@ -112,7 +112,7 @@ class ReceiptHandle:
         Raises:
             MQClientError: it does not parse.
         """
-        parts = text.split(" ")
+        parts = text.split(" ", CK_PARTS)
         try:
             if len(parts) < CK_PARTS:
                 raise ValueError(f"{len(parts)} words, allowed {CK_PARTS}")

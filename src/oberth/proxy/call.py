@@ -20,6 +20,10 @@ from oberth.proxy.header_blocks import literal
 from oberth.remoting.aio.address import Address
 
 MESSAGE_MAX: Final = 16 * 1024 * 1024
+REQUEST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of a request that bears no message of a user's: what it names is looked at in one turn."""
+
+_LONG: Final = frozenset({"SendMessageRequest", "AdminSendMessageRequest", "TelemetryCommand"})
 INFLATED_MAX: Final = 5 * 1024 * 1024
 """Bytes of a message that came compressed: a few KiB become so many, in up to 20 ms of a thread."""
 
@@ -61,21 +65,28 @@ def parse(message_class: Any, raw: bytes) -> Any:
     """A message from its bytes.
 
     Raises:
-        CallError: they are none.
+        CallError: they are none, or too many.
     """
-    try:
-        if len(raw) > m.UNCOUNTED_SIZE_MAX:
-            m.count_fields(message_class.DESCRIPTOR, raw)
-    except ValueError as error:
-        raise CallError(
-            GrpcStatus.RESOURCE_EXHAUSTED, f"{message_class.DESCRIPTOR.name}: {error}"
-        ) from None
+    if len(raw) > m.UNCOUNTED_SIZE_MAX:
+        _check_size(message_class.DESCRIPTOR, raw)
     try:
         return message_class.FromString(raw)
     except Exception as error:  # noqa: BLE001 - the library's DecodeError
         raise CallError(
             GrpcStatus.INTERNAL, f"no {message_class.DESCRIPTOR.name}: {error}"
         ) from None
+
+
+def _check_size(descriptor: Any, raw: bytes) -> None:
+    if len(raw) > REQUEST_SIZE_MAX and descriptor.name not in _LONG:
+        raise CallError(
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            f"{descriptor.name} of {len(raw)} bytes, allowed {REQUEST_SIZE_MAX}",
+        )
+    try:
+        m.count_fields(descriptor, raw)
+    except ValueError as error:
+        raise CallError(GrpcStatus.RESOURCE_EXHAUSTED, f"{descriptor.name}: {error}") from None
 
 
 Handler = Callable[["Call"], Awaitable[None]]

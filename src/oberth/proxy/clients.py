@@ -166,13 +166,13 @@ class ClientTable:
             self.settings_bytes -= client.settings_size
         client.peer.close()
 
-    def keep_settings(self, client: GrpcClient, settings: Any) -> None:
-        """Take over what a client says of itself.
+    def check_settings(self, client: GrpcClient, settings: Any) -> int:
+        """The size of what a client says of itself, if there is room for it.
 
         Raises:
-            StatusError: TOO_MANY_REQUESTS: there is no room for it.
+            StatusError: BAD_REQUEST, TOO_MANY_REQUESTS: there is none.
         """
-        size = settings.ByteSize()
+        size: int = settings.ByteSize()
         if size > SETTINGS_SIZE_MAX:
             raise StatusError(
                 Code.BAD_REQUEST, f"settings of {size} bytes, allowed {SETTINGS_SIZE_MAX}"
@@ -183,8 +183,17 @@ class ClientTable:
                 Code.TOO_MANY_REQUESTS,
                 f"settings of {size} bytes, of all clients {total}, allowed {SETTINGS_TOTAL_MAX}",
             )
+        return size
+
+    def keep_settings(self, client: GrpcClient, settings: Any) -> None:
+        """Take over what a client says of itself.
+
+        Raises:
+            StatusError: there is no room for it.
+        """
+        size = self.check_settings(client, settings)
         if self._clients.get(client.client_id) is client:  # else it has ended meanwhile
-            self.settings_bytes = total
+            self.settings_bytes += size - client.settings_size
             client.settings, client.settings_size = settings, size
 
     def on_time(self, now: float) -> list[GrpcClient]:

@@ -48,6 +48,9 @@ _TYPE_NAMES: Final = {number: name for name, number in _TYPES.items()}
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
+_CHARACTER_SIZE_MAX: Final = 4
+"""Bytes of a character in UTF-8."""
+
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile("[a-zA-Z0-9_-]+")
 
@@ -114,44 +117,52 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
         StatusError: a field that no broker takes.
     """
     system = message.system_properties
-    # Counted before anything is looked at: peers choose how many there are.
-    for what, count, allowed in (
-        ("user properties", len(message.user_properties), PROPERTY_COUNT_MAX),
-        ("keys", len(system.keys), PROPERTIES_SIZE_MAX),
+    # Counted before anything is looked at: peers choose how many there are, and how long.
+    count, key_count = len(message.user_properties), len(system.keys)
+    if count > PROPERTY_COUNT_MAX or key_count > PROPERTIES_SIZE_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{count} user properties, allowed {PROPERTY_COUNT_MAX}, and {key_count} keys, "
+            f"allowed {PROPERTIES_SIZE_MAX}",
+        )
+    user = dict(message.user_properties) if count else {}
+    tag, message_id = system.tag, system.message_id
+    trace_context, born_host = system.trace_context, system.born_host
+    keys = [key for key in system.keys if key] if key_count else []
+    texts = [tag, *keys, message_id, trace_context, born_host, *user, *user.values()]
+    length = sum(map(len, texts))
+    if length > p.PROPERTIES_SIZE_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{length} characters of properties, allowed {p.PROPERTIES_SIZE_MAX} bytes",
+        )
+    if (
+        has_control("".join(texts))
+        or not message_id
+        or message_id.isspace()
+        or tag.isspace()
+        or any(map(str.isspace, keys))
+        or not OWN_PROPERTIES.isdisjoint(user)
     ):
-        if count > allowed:
+        _refuse_text(user, tag, keys, message_id)
+        raise StatusError(
+            Code.BAD_REQUEST, "trace context and born host cannot contain control characters"
+        )
+    made = user
+    if length > PROPERTIES_SIZE_MAX // _CHARACTER_SIZE_MAX:
+        size = sum(len(text.encode()) for text in (tag, *keys, *user, *user.values()))
+        if size > PROPERTIES_SIZE_MAX:
             raise StatusError(
-                Code.MESSAGE_PROPERTIES_TOO_LARGE, f"{count} {what}, allowed {allowed}"
+                Code.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"{size} bytes of properties, allowed {PROPERTIES_SIZE_MAX}",
             )
-    user = dict(message.user_properties)
-    for name, value in user.items():
-        if name in OWN_PROPERTIES:
-            raise StatusError(
-                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is used by system"
-            )
-        if has_control(name) or has_control(value):
-            raise StatusError(
-                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property {name!r} cannot contain control characters",
-            )
-    made = dict(user)
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
-    if system.tag:
-        tag = check_name(system.tag, "tag", Code.ILLEGAL_MESSAGE_TAG)
+    if tag:
         if "|" in tag:
             raise StatusError(Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|'")
         made[p.TAGS] = tag
-        size += len(tag.encode())
-    keys = [check_name(key, "key", Code.ILLEGAL_MESSAGE_KEY) for key in system.keys if key]
     if keys:
         made[p.KEYS] = " ".join(keys)
-        size += sum(len(key.encode()) for key in keys)
-    if size > PROPERTIES_SIZE_MAX:
-        raise StatusError(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{size} bytes of properties, allowed {PROPERTIES_SIZE_MAX}",
-        )
-    made[p.UNIQ_KEY] = check_name(system.message_id, "message id", Code.ILLEGAL_MESSAGE_ID)
+    made[p.UNIQ_KEY] = message_id
     made[p.WAIT] = "true"
     kind = type_of(message)
     if kind == TRANSACTION:
@@ -180,20 +191,21 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
     if system.HasField("delivery_attempt"):
         made[p.RECONSUME_TIME] = str(system.delivery_attempt)
     if system.message_group:
-        group = check_name(system.message_group, "message group", Code.ILLEGAL_MESSAGE_GROUP)
-        if len(group.encode()) >= MESSAGE_GROUP_SIZE_MAX:
+        group = system.message_group
+        size = len(group.encode())
+        if size >= MESSAGE_GROUP_SIZE_MAX:
             raise StatusError(
                 Code.ILLEGAL_MESSAGE_GROUP,
-                f"message group of {len(group.encode())} bytes, "
-                f"allowed {MESSAGE_GROUP_SIZE_MAX - 1}",
+                f"message group of {size} bytes, allowed {MESSAGE_GROUP_SIZE_MAX - 1}",
             )
+        check_name(group, "message group", Code.ILLEGAL_MESSAGE_GROUP)
         made[p.SHARDING_KEY] = group
     if system.lite_topic:
         made[p.LITE_TOPIC] = check_lite_topic(system.lite_topic)
-    if system.HasField("trace_context"):
-        made[p.TRACE_CONTEXT] = system.trace_context
-    if system.born_host:
-        made[p.BORN_HOST] = system.born_host
+    if trace_context:
+        made[p.TRACE_CONTEXT] = trace_context
+    if born_host:
+        made[p.BORN_HOST] = born_host
     if system.HasField("born_timestamp"):
         born_ms = ms_of(system.born_timestamp)
         if abs(born_ms) > _LONG_MAX:
@@ -202,6 +214,29 @@ def properties_of(message: Any, topic: str, now_ms: int, *, delay_ms_max: int) -
             )
         made[p.BORN_TIMESTAMP] = str(born_ms)
     return made
+
+
+def _refuse_text(user: dict[str, str], tag: str, keys: list[str], message_id: str) -> None:
+    """Say which of these texts cannot be stored, if it is one of them.
+
+    Raises:
+        StatusError: one is a name of the system's, is blank, or holds control characters.
+    """
+    for name, value in user.items():
+        if name in OWN_PROPERTIES:
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is used by system"
+            )
+        if has_control(name) or has_control(value):
+            raise StatusError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property {name!r} cannot contain control characters",
+            )
+    if tag:
+        check_name(tag, "tag", Code.ILLEGAL_MESSAGE_TAG)
+    for key in keys:
+        check_name(key, "key", Code.ILLEGAL_MESSAGE_KEY)
+    check_name(message_id, "message id", Code.ILLEGAL_MESSAGE_ID)
 
 
 def encoded_properties(properties: dict[str, str]) -> bytes:

@@ -44,6 +44,9 @@ POLL_MS_MAX: Final = 20_000
 POLL_MARGIN_MS: Final = 500
 """The part of a call's deadline that is kept for sending the answer."""
 
+NAME_SIZE_MAX: Final = 1024
+"""Characters of a name that are looked at; those that may be used have less."""
+
 NAMES_KEPT: Final = 1024
 """Names of topics, and of groups, that need not be looked at again: all were right."""
 
@@ -97,7 +100,13 @@ def topic_of(resource: Any) -> str:
     Raises:
         StatusError: ILLEGAL_TOPIC: it is none.
     """
-    return _checked_topic(resource.name)
+    return _checked_topic(_short(resource.name, "topic", Code.ILLEGAL_TOPIC))
+
+
+def _short(name: str, what: str, code: Code) -> str:
+    if len(name) > NAME_SIZE_MAX:
+        raise StatusError(code, f"{what} of {len(name)} characters, allowed {NAME_SIZE_MAX}")
+    return name
 
 
 @lru_cache(NAMES_KEPT)
@@ -118,7 +127,7 @@ def group_of(resource: Any) -> str:
     Raises:
         StatusError: ILLEGAL_CONSUMER_GROUP: it is none.
     """
-    return _checked_group(resource.name)
+    return _checked_group(_short(resource.name, "group", Code.ILLEGAL_CONSUMER_GROUP))
 
 
 @lru_cache(NAMES_KEPT)

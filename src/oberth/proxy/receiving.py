@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from oberth.client.messages import MessageExt
-from oberth.client.pop_consumer import ReceiptHandle, real_topic
+from oberth.client.pop_consumer import CK_PARTS, ReceiptHandle, real_topic
 from oberth.errors import MQClientError, OberthError
 from oberth.formats import properties as p
 from oberth.formats.subscription_group import SubscriptionGroupConfig
@@ -536,7 +536,7 @@ class Receives:
         self, context: Context, topic: str, group: str, text: str, lite_topic: str
     ) -> None:
         handle = self._handle(text)
-        parts = text.split(" ")
+        parts = text.split(" ", CK_PARTS + 1)
         if len(parts) < 9 or not parts[8].isdecimal():
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE, "the receipt handle names no CommitLog offset"

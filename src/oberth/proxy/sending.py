@@ -170,7 +170,7 @@ class Sends:
             if message.topic.name != topic:
                 raise StatusError(Code.MESSAGE_CORRUPTED, "different message has different topic")
             items.append((message, self._checked(message, topic, now_ms)))
-        _check_together([properties for _, properties in items])
+        _check_together(items)
         self._core.authorize_sending(context, topic)
         if self._core.check_types:
             wanted = await self._core.backend.message_type(topic)
@@ -335,20 +335,22 @@ class Sends:
             self._ended.popitem(last=False)
 
 
-def _check_together(sent: list[dict[str, str]]) -> None:
+def _check_together(sent: list[tuple[Any, dict[str, str]]]) -> None:
     """Whether these messages may be one batch: it is stored as it is, in one queue.
 
     Raises:
-        StatusError: one of them would have to wait, or to go to another queue.
+        StatusError: one would have to wait, to go to another queue, or to be read otherwise.
     """
     if len(sent) == 1:
         return
-    kinds = {stored_type(properties) for properties in sent}
-    groups = {properties.get(p.SHARDING_KEY) for properties in sent}
-    if len(groups) > 1 or not kinds <= _TOGETHER:
+    kinds = {stored_type(properties) for _, properties in sent}
+    groups = {properties.get(p.SHARDING_KEY) for _, properties in sent}
+    flags = {sys_flag_of(message) for message, _ in sent}
+    if len(groups) > 1 or len(flags) > 1 or not kinds <= _TOGETHER:
         raise StatusError(
             Code.BAD_REQUEST,
-            "several messages of one call must be NORMAL, or FIFO and of one message group",
+            "several messages of one call must be NORMAL, or FIFO and of one message group, and "
+            "their bodies in one encoding",
         )
 
 

@@ -148,6 +148,7 @@ class Telemetry:
 
     async def _merge_settings(self, context: Context, client: GrpcClient, sent: Any) -> None:
         """The client's settings, completed by those that the server decides."""
+        self._core.clients.check_settings(client, sent)
         merged = m.Settings()
         merged.CopyFrom(sent)
         merged.DiscardUnknownFields()
