@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from oberth.proxy.codes import Code, StatusError
@@ -24,6 +25,10 @@ DATE_MAX: Final = 64
 """Characters of a date that are looked at."""
 
 FIELDS_MAX: Final = 8
+SIGNERS_KEPT: Final = 1024
+KEPT_SIZE_MAX: Final = 512
+"""Characters of the headers of a signer that is kept."""
+
 ACCESS_KEY_MAX: Final = 512
 """Characters of a user's name: one that is known keeps its client's name."""
 
@@ -53,6 +58,11 @@ def signer_of(metadata: Mapping[str, str]) -> Signer:
     text = metadata.get(AUTHORIZATION, "")
     if not text:
         return NOBODY
+    date = metadata.get(DATE_TIME, "")
+    return (_signer if len(text) + len(date) <= KEPT_SIZE_MAX else _read_signer)(text, date)
+
+
+def _read_signer(text: str, date: str) -> Signer:
     _, _, rest = text.partition(" ")
     fields = dict(_pair(each) for each in rest.split(",", FIELDS_MAX)[:FIELDS_MAX])
     access_key = fields.get("Credential", "").partition("/")[0]
@@ -62,7 +72,11 @@ def signer_of(metadata: Mapping[str, str]) -> Signer:
         return NOBODY
     if not access_key or len(access_key) > ACCESS_KEY_MAX:
         return NOBODY
-    return Signer(access_key, metadata.get(DATE_TIME, "").encode("utf-8", "replace"), signature)
+    return Signer(access_key, date.encode("utf-8", "replace"), signature)
+
+
+_signer: Final = lru_cache(SIGNERS_KEPT)(_read_signer)
+"""Clients sign each second anew, or less often."""
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -22,16 +22,27 @@ from oberth.remoting.command import RemotingCommand
 Finish = Callable[[RemotingCommand], tuple[Code, bytes]]
 """Makes a response of a broker's answer: its code and its bytes; raises StatusError."""
 
+Stored = Callable[[int, int, str], bytes]
+"""Makes the response to a send of its offsets in queue and log and its UNIQ_KEY; its code is OK."""
+
 BROKER_TIMEOUT_S: Final = 3.0
+_OK: Final = Code.OK
 
 
 class BegunCall:
     """One call that waits."""
 
-    __slots__ = ("_finish", "_method", "_opaque", "_peer", "_results", "call", "is_done", "timer")
+    __slots__ = (
+        "_finish", "_method", "_opaque", "_peer", "_results", "_stored", "call", "is_done", "timer",
+    )  # fmt: skip
 
     def __init__(
-        self, call: Call, method: str, results: Counter[tuple[str, int]], finish: Finish
+        self,
+        call: Call,
+        method: str,
+        results: Counter[tuple[str, int]],
+        finish: Finish,
+        stored: Stored | None = None,
     ) -> None:
         self.call = call
         self.is_done = False
@@ -39,6 +50,7 @@ class BegunCall:
         self._method = method
         self._results = results
         self._finish = finish
+        self._stored = stored
         self._peer: LocalPeer | None = None
         self._opaque = 0
 
@@ -66,6 +78,15 @@ class BegunCall:
             return
         self._results[self._method, code] += 1
         self.call.finish(message)
+
+    def stored(self, queue_offset: int, log_offset: int, key: str) -> None:
+        """The broker's answer to a send that succeeded."""
+        self._end()
+        assert self._stored is not None, "only sends are stored"
+        message = self._stored(queue_offset, log_offset, key)
+        if self.call.is_open:
+            self._results[self._method, _OK] += 1
+            self.call.finish(message)
 
     def lost(self, error: OberthError) -> None:
         """The client is gone, as another of its calls said."""
@@ -100,14 +121,24 @@ class BegunCalls:
 
     def __init__(self) -> None:
         self._turn: list[BegunCall] = []
+        self._is_scheduled = False
 
     def add(self, begun: BegunCall) -> None:
-        """A call was begun in this turn."""
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._look)
+        """A call was begun in this read; `read_done` follows."""
         self._turn.append(begun)
 
+    def read_done(self) -> None:
+        """The broker has had its chance to answer the calls of a read at once."""
+        if self._is_scheduled:
+            return
+        if all(begun.is_done for begun in self._turn):
+            self._turn.clear()
+        else:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
     def _look(self) -> None:
+        self._is_scheduled = False
         turn, self._turn = self._turn, []
         if any(not begun.is_done for begun in turn):
             asyncio.get_running_loop().call_soon(self._set_timers, turn)

@@ -15,7 +15,7 @@ from oberth.formats import names
 from oberth.proxy import messages as m
 from oberth.proxy.authentication import check_age, signer_of
 from oberth.proxy.backend import Backend, BrokerQueues, Peer
-from oberth.proxy.begun import BROKER_TIMEOUT_S, BegunCall, BegunCalls, Finish
+from oberth.proxy.begun import BROKER_TIMEOUT_S, BegunCall, BegunCalls, Finish, Stored
 from oberth.proxy.call import Call, Handler, parse
 from oberth.proxy.clients import (
     CLIENT_ID_MAX,
@@ -192,9 +192,16 @@ class ServiceCore:
         self._begun = BegunCalls()
 
     def begin(
-        self, context: Context, method: str, request: RemotingCommand, finish: Finish
+        self,
+        context: Context,
+        method: str,
+        request: RemotingCommand,
+        finish: Finish,
+        stored: Stored | None = None,
     ) -> None:
         """Hand a command to the broker in this process; the call ends when it answers.
+
+        `read_done` follows.
 
         Raises:
             StatusError: the caller may not ask for this.
@@ -204,9 +211,14 @@ class ServiceCore:
         assert own is not None, "calls are begun where the broker is in this process"
         request.language = context.call.metadata.get("x-mq-language", "OTHER")
         self.authorize(context, request)
-        begun = BegunCall(context.call, method, self.results, finish)
+        begun = BegunCall(context.call, method, self.results, finish, stored)
         begun.submit(own.peer_of(self.client(context).peer), request)
         self._begun.add(begun)
+
+    def read_done(self, connection: object) -> None:
+        """The calls that came in one read of a connection have begun."""
+        self.backend.read_done(connection)
+        self._begun.read_done()
 
     def refuse(self, call: Call, method: str, error: StatusError | OberthError) -> None:
         """End a begun call, of whose response the first field is the status, with that alone."""

@@ -61,6 +61,9 @@ def only_status(code: Code, text: str = "") -> bytes:
     return _piece(1, status(code, text))
 
 
+_SUCCESS: Final = only_status(Code.OK)
+
+
 def send_response(
     code: Code, text: str, message_id: str, transaction_id: str, offset: int, recall_handle: str
 ) -> bytes:
@@ -68,7 +71,7 @@ def send_response(
 
     A text is "" where there is none; the offset, in the queue, is not negative.
     """
-    first = only_status(code, text)
+    first = _SUCCESS if code is Code.OK and text == "OK" else only_status(code, text)
     entry = (
         first
         + _text(2, message_id)

@@ -73,6 +73,13 @@ class Kind(IntEnum):
     CONTINUATION = 9
 
 
+# An enumeration's member takes several times as long to look up.
+_DATA: Final = int(Kind.DATA)
+_HEADERS: Final = int(Kind.HEADERS)
+_SETTINGS: Final = int(Kind.SETTINGS)
+_CONTINUATION: Final = int(Kind.CONTINUATION)
+
+
 class ErrorCode(IntEnum):
     """Why a connection or stream ends."""
 
@@ -246,7 +253,7 @@ class ServerConnection:
             Setting.INITIAL_WINDOW_SIZE: window,
             Setting.MAX_HEADER_LIST_SIZE: header_list_max,
         }
-        self._out = [
+        self._out: list[bytes | memoryview] = [
             frame(Kind.SETTINGS, 0, 0, b"".join(_SETTING.pack(*pair) for pair in settings.items())),
             _window_update(0, connection_window - WINDOW_DEFAULT),
         ]
@@ -282,21 +289,19 @@ class ServerConnection:
                 )
             begin = position + _HEAD_SIZE
             end = begin + size
-            if self._block_stream and (
-                kind != Kind.CONTINUATION or stream_id != self._block_stream
-            ):
+            if self._block_stream and (kind != _CONTINUATION or stream_id != self._block_stream):
                 raise _wrong(f"a frame of kind {kind} before the headers have ended")
-            if kind != Kind.SETTINGS and not self._is_begun:
+            if kind != _SETTINGS and not self._is_begun:
                 raise _wrong(f"a frame of kind {kind} before any settings")
             if end > len(buffer):
                 return
             self._position = end
             payload = buffer[begin:end]
-            if kind == Kind.DATA:
+            if kind == _DATA:
                 yield self._on_data(flags, stream_id, payload)
-            elif kind == Kind.HEADERS:
+            elif kind == _HEADERS:
                 yield self._on_headers(flags, stream_id, payload)
-            elif kind <= Kind.CONTINUATION:
+            elif kind <= _CONTINUATION:
                 yield _RECEIVERS[kind](self, flags, stream_id, payload)
             else:
                 yield Skipped()
@@ -552,7 +557,7 @@ class ServerConnection:
             self._shrinks_table = False
             block = _SHRUNK_TABLE + block
         flags = _END_HEADERS | _END_STREAM if end else _END_HEADERS
-        self._out.append(_HEAD.pack(len(block) << 8 | Kind.HEADERS, flags, stream_id) + block)
+        self._out.append(_HEAD.pack(len(block) << 8 | _HEADERS, flags, stream_id) + block)
         if end:
             self._end_output(stream_id)
 
@@ -563,6 +568,25 @@ class ServerConnection:
         self._streams[stream_id].room -= size
         self._out.append(_HEAD.pack(size << 8, 0, stream_id))
         self._out.append(bytes(data))
+
+    def send_whole(
+        self, stream_id: int, block: bytes, data: bytes | memoryview, trailers: bytes
+    ) -> bool:
+        """All of an answer of which nothing was sent; False: it cannot be sent at once."""
+        size = len(data)
+        if size > self.room(stream_id) or self._shrinks_table:
+            return False
+        self._room -= size
+        self._out += (
+            _HEAD.pack(len(block) << 8 | _HEADERS, _END_HEADERS, stream_id),
+            block,
+            _HEAD.pack(size << 8, 0, stream_id),
+            data,
+            _HEAD.pack(len(trailers) << 8 | _HEADERS, _END_HEADERS | _END_STREAM, stream_id),
+            trailers,
+        )
+        self._end_output(stream_id)
+        return True
 
     def _end_output(self, stream_id: int) -> None:
         if self._streams[stream_id].is_ended:

@@ -144,7 +144,7 @@ class Front(Service):
             **reflection_handlers(),
         }
         self.server = GrpcServer(
-            handlers, options, begins=self.service.begins(), read_done=self._backend.read_done
+            handlers, options, begins=self.service.begins(), read_done=self.service.read_done
         )
         try:
             await self.server.start()

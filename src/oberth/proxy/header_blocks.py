@@ -106,11 +106,15 @@ class HeaderDecoder:
             HeaderBlockError: it is none, or its fields are more than they may be.
         """
         fields: list[Field] = []
+        table = self._table
         position, left, end = 0, self._list_size_max, len(block)
         while position < end:
             byte = block[position]
             if 0x80 < byte <= _STATIC_LAST:  # this and the next are nearly all fields
                 field = _STATIC[byte - 0x81]
+                position += 1
+            elif _STATIC_LAST < byte < 0xFF and byte - _STATIC_LAST <= len(table):
+                field = table[_STATIC_LAST - byte]
                 position += 1
             elif byte >= 0x80:
                 index, position = (
@@ -131,7 +135,7 @@ class HeaderDecoder:
                 continue
             else:
                 field, position = self._literal(block, position, 4)
-            left -= field.size
+            left -= field[2]
             if left < 0:
                 raise HeaderBlockError(
                     f"more than {self._list_size_max} bytes of headers", is_compression=False

@@ -86,6 +86,7 @@ JOINED_MAX: Final = 64 * 1024
 CONNECTION_WINDOW: Final = 8 * 1024 * 1024
 WRITE_HIGH: Final = 4 * 1024 * 1024
 _OK: Final = literal((":status", "200"), ("content-type", "application/grpc"))
+_PLAIN_CONTENT: Final = "application/grpc"
 _GRPC_CONTENT: Final = re.compile(r"application/grpc(?:[+;]|$)")
 _NO_GRPC: Final = literal((":status", "415"), ("content-length", "0"))
 
@@ -182,7 +183,8 @@ class GrpcChannel(asyncio.Protocol):
         self._is_resting = False
         self._unstarted: dict[int, Call] = {}  # calls whose message has not come
         self._late: asyncio.TimerHandle | None = None  # gives them tasks
-        self._begun_count = 0
+        self._begun_count = 0  # calls that came in this read
+        self._has_submitted = False  # some of which the broker has, or of those before
         self._holds_output = False  # what is sent leaves behind the read
         self.peer_reads = True
         self._is_paused = False
@@ -254,8 +256,7 @@ class GrpcChannel(asyncio.Protocol):
                     break
             if self._unstarted:
                 self._start_unstarted()
-            if self._begun_count:
-                self.hooks.read_done(self, self._begun_count, came)
+            self._tell_begun(came)
             self._holds_output = False
             if self._ready:
                 self._flush()
@@ -269,8 +270,16 @@ class GrpcChannel(asyncio.Protocol):
             _LOG.exception("%s was disconnected after an error of this server", self)
             self.abort()
         finally:
+            self._tell_begun(came)
             self._holds_output = False
         self._update_reading()
+
+    def _tell_begun(self, came: float) -> None:
+        """Have the calls served that this read has begun, whatever came behind them."""
+        count, self._begun_count = self._begun_count, 0
+        if count or self._has_submitted:
+            self._has_submitted = False
+            self.hooks.read_done(self, count or 1, came)
 
     def _has_ended(self) -> bool:
         return self._closed
@@ -412,7 +421,9 @@ class GrpcChannel(asyncio.Protocol):
         metadata = {name: value for name, value, _ in event.headers}
         stream_id = event.stream_id
         content = metadata.get("content-type", "")
-        if metadata[":method"] != "POST" or _GRPC_CONTENT.match(content) is None:
+        if metadata[":method"] != "POST" or (
+            content != _PLAIN_CONTENT and _GRPC_CONTENT.match(content) is None
+        ):
             self._connection.send_headers(stream_id, _NO_GRPC, end=True)
             return
         call = Call(self, stream_id, metadata[":path"], metadata, event.size)
@@ -462,7 +473,9 @@ class GrpcChannel(asyncio.Protocol):
             return False
         try:
             if begin(call, message):
-                self.count_held(call)
+                self._has_submitted = True
+                if call.is_open:
+                    self.count_held(call)
                 return True
         except CallError as error:
             call.end(error.status, error.message)
@@ -507,7 +520,7 @@ class GrpcChannel(asyncio.Protocol):
             self.hooks.reduce()
 
     def call_ended(self, call: Call, status: GrpcStatus) -> None:
-        """A call's status is known."""
+        """See `CallChannel`."""
         self.hooks.on_call_end(call.path, status, self.loop.time() - call.began)
 
     async def _run(self, call: Call, handler: Handler) -> None:
@@ -578,7 +591,16 @@ class GrpcChannel(asyncio.Protocol):
         """Send the bytes of a call, as many as its windows and the time allow."""
         connection = self._connection
         stream_id = call.stream_id
+        self._has_answered = True
+        trailers = call.trailers
         if call.out and stream_id not in self._headers_sent:
+            if (
+                trailers is not None
+                and len(call.out) == 1
+                and connection.send_whole(stream_id, _OK, call.out[0], trailers)
+            ):
+                self._drop(call)
+                return
             connection.send_headers(stream_id, _OK)
             self._headers_sent.add(stream_id)
         if len(call.out) > 1 and call.out_bytes <= JOINED_MAX:
@@ -586,7 +608,6 @@ class GrpcChannel(asyncio.Protocol):
             joined = b"".join(call.out)
             call.out.clear()
             call.out.append(joined)
-        self._has_answered = True
         while call.out:
             piece = call.out[0]
             room = connection.room(stream_id)
@@ -612,7 +633,6 @@ class GrpcChannel(asyncio.Protocol):
                 return
         self.count_held(call)
         self._ready.pop(stream_id, None)
-        trailers = call.trailers
         if trailers is None:
             return
         block = trailers if stream_id in self._headers_sent else _OK + trailers

@@ -46,6 +46,9 @@ class Waiter(Protocol):
     def answered(self, answer: RemotingCommand, /) -> None:
         """The answer."""
 
+    def stored(self, queue_offset: int, log_offset: int, key: str, /) -> None:
+        """The answer to a send: its message is in the log, and has this UNIQ_KEY."""
+
     def lost(self, error: RemotingSendRequestError, /) -> None:
         """There will be none: the client is gone."""
 
@@ -66,15 +69,31 @@ class LocalBroker:
         self._processors = processors
         self._closed = closed
         self._turn: dict[LocalPeer, list[RemotingCommand]] = {}
+        self._is_scheduled = False
         self._last: object = None
         self._switches = self._alone = 0
         self._gathers = False
 
-    def submit(self, peer: LocalPeer, request: RemotingCommand) -> None:
-        """Serve a request with what else comes in this turn of the loop."""
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._serve)
+    def submit(self, peer: LocalPeer, request: RemotingCommand, *, in_read: bool = False) -> None:
+        """Serve a request with what else comes in this turn of the loop.
+
+        Args:
+            peer: whose.
+            request: the command.
+            in_read: whether `read_done` is called behind it, in this turn.
+        """
         self._turn.setdefault(peer, []).append(request)
+        if not in_read:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self._serve()
 
     def read_done(self, connection: object) -> None:
         """What a connection sent in one read was submitted.
@@ -92,7 +111,9 @@ class LocalBroker:
             if self._switches >= SWITCHES_MIN:
                 self._gathers = True
                 self._alone = 0
-        if not self._gathers:
+        if self._gathers:
+            self._schedule()
+        else:
             self._serve()
 
     def _serve(self) -> None:
@@ -104,7 +125,11 @@ class LocalBroker:
             if self._alone >= ALONE_MAX:
                 self._gathers = False
                 self._switches = 0
-        self._processors.dispatch_turn(cast(Any, turn.items()))
+        if len(turn) == 1:
+            ((peer, requests),) = turn.items()
+            self._processors.dispatch(cast(Channel, peer), requests)
+        else:
+            self._processors.dispatch_turn(cast(Any, turn.items()))
 
     def peer_closed(self, peer: LocalPeer) -> None:
         """A client is gone: it leaves its groups."""
@@ -182,6 +207,8 @@ class LocalPeer:
     def begin(self, request: RemotingCommand, waiter: Waiter) -> int:
         """Submit a request whose answer goes to ``waiter``; its number, for `forget`.
 
+        It is served when the read in which it came is done, see `LocalBroker.read_done`.
+
         Raises:
             RemotingSendRequestError: the client is gone.
         """
@@ -189,7 +216,7 @@ class LocalPeer:
             raise RemotingSendRequestError(f"{self.remote} is gone, code {request.code} not sent")
         request.opaque = opaque = next(self._opaques)
         self._waiters[opaque] = waiter
-        self._broker.submit(self, request)
+        self._broker.submit(self, request, in_read=True)
         return opaque
 
     def forget(self, opaque: int) -> None:
@@ -257,6 +284,14 @@ class LocalPeer:
         """A command of the broker's."""
         if command.flag & RESPONSE_FLAG:
             self._answered(command)
+
+    def take_stored(self, opaque: int, queue_offset: int, log_offset: int, key: str) -> bool:
+        """See `Channel.take_stored`: for calls that wait without a future."""
+        waiter = self._waiters.pop(opaque, None)
+        if waiter is None:
+            return False
+        waiter.stored(queue_offset, log_offset, key)
+        return True
 
     def send_frame(self, frame: Buffer) -> None:
         """An answer that is rendered already."""

@@ -113,6 +113,10 @@ class MessagingService:
             _PREFIX + "AckMessage": self._receives.begin_ack,
         }
 
+    def read_done(self, connection: object) -> None:
+        """The calls that came in one read of a connection have begun."""
+        self.core.read_done(connection)
+
     async def _terminate(self, context: Context, request: Any, response: Any) -> None:
         client = self.core.clients.get(context.client_id)
         if client is not None:

@@ -107,7 +107,8 @@ class Sends:
                 code=int(RequestCode.SEND_MESSAGE_V2), ext_fields=fields, body=message.body
             )
             finish = partial(self._finish, own.name, message)
-            self._core.begin(context, "SendMessage", command, finish)
+            stored = partial(self._stored, own.name, message)
+            self._core.begin(context, "SendMessage", command, finish, stored)
         except (StatusError, OberthError) as error:
             self._core.refuse(call, "SendMessage", error)
         return True
@@ -117,6 +118,12 @@ class Sends:
             self._core.sent += 1
         result = _result_of(broker, message, answer)
         return result.code, send_response(*result)
+
+    def _stored(
+        self, broker: str, message: Any, queue_offset: int, log_offset: int, key: str
+    ) -> bytes:
+        self._core.sent += 1
+        return send_response(*_stored_result(broker, message, queue_offset, log_offset, key))
 
     def _queue_of(self, message: Any, count: int) -> int:
         """The queue of one broker: that of the message's group, else any in turns."""
@@ -370,17 +377,24 @@ def _result_of(broker: str, first: Any, answer: RemotingCommand) -> _Result:
         code = code_of(answer.code)
         return _Result(code, answer.remark or code.name)
     header = answer.header(SendMessageResponseHeader)
+    return _stored_result(
+        broker,
+        first,
+        header.queue_offset,
+        int(header.msg_id[-16:], 16) if type_of(first) == TRANSACTION else 0,
+        header.transaction_id or "",
+        header.recall_handle or "",
+    )
+
+
+def _stored_result(
+    broker: str, first: Any, queue_offset: int, log_offset: int, key: str, recall_handle: str = ""
+) -> _Result:
     message_id = first.system_properties.message_id
     transaction = ""
     if type_of(first) == TRANSACTION:
-        offset = int(header.msg_id[-16:], 16)
-        transaction = transaction_id(
-            header.transaction_id or message_id, header.queue_offset, offset, broker
-        )
-    return _Result(
-        Code.OK, Code.OK.name, message_id, transaction, header.queue_offset,
-        header.recall_handle or "",
-    )  # fmt: skip
+        transaction = transaction_id(key or message_id, queue_offset, log_offset, broker)
+    return _Result(Code.OK, "OK", message_id, transaction, queue_offset, recall_handle)
 
 
 def _fill_result(result: _Result, response: Any) -> None:

@@ -666,6 +666,7 @@ class SendMessageProcessor:
         render = self._responses.render
         channel = pendings[0].channel
         prefix, send_frame = channel.context.id_prefix_raw, channel.send_frame
+        take_stored = channel.take_stored
         recallable = self._config.recall_message_enable
         stored = 0
         for pending, result in zip(pendings, results, strict=True):
@@ -673,6 +674,7 @@ class SendMessageProcessor:
             if pending.channel is not channel:
                 channel = pending.channel
                 prefix, send_frame = channel.context.id_prefix_raw, channel.send_frame
+                take_stored = channel.take_stored
             if (
                 result.status is _PUT_OK
                 and result.offsets is None
@@ -686,7 +688,15 @@ class SendMessageProcessor:
                 topic.sizes.times += 1
                 if recallable and b"TIMER_D" in pending.message.properties_raw:
                     self._answer_slowly(pending, result)
-                elif not request.is_oneway:
+                elif not request.is_oneway and (
+                    take_stored is None
+                    or not take_stored(
+                        request.opaque,
+                        result.queue_offset,
+                        result.commit_log_offset,
+                        pending.unique_key,
+                    )
+                ):
                     send_frame(
                         render(
                             request.opaque,

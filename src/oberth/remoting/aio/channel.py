@@ -85,6 +85,9 @@ class ChannelOwner(Protocol):
 
 
 ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
+TakeStored = Callable[[int, int, int, str], bool]
+"""Takes the answer to a send by its opaque number: the message's offset in its queue, that in the
+log, and its UNIQ_KEY; False: a frame has to be sent."""
 
 
 class Channel(asyncio.Protocol):
@@ -99,7 +102,10 @@ class Channel(asyncio.Protocol):
         in_work: requests handed to stages and not finished (kept by the dispatcher).
         in_work_bytes: bytes of their bodies.
         is_tls: whether the connection is encrypted.
+        take_stored: for what stands where a channel stands and reads no frames; else None.
     """
+
+    take_stored: TakeStored | None = None
 
     def __init__(
         self,
