@@ -380,6 +380,34 @@ async def test_facts_are_asked_once_and_outlive_those_who_gave_them(
     assert await facts.get("c") == 6
 
 
+async def test_facts_that_are_long_in_coming_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there are older ones; nor is what is being asked asked again."""
+    answers: list[asyncio.Future[int]] = []
+
+    async def ask(name: str) -> int:
+        answers.append(asyncio.get_running_loop().create_future())
+        return await answers[-1]
+
+    facts = Facts(ask)
+    monkeypatch.setattr(cluster_module, "FRESH_S", 0.0)
+    first = asyncio.create_task(facts.get("a"))
+    await until(lambda: answers)
+    answers[0].set_result(1)
+    assert await first == 1
+    monkeypatch.setattr(cluster_module, "PATIENCE_S", 0.01)
+    assert [await facts.get("a") for _ in range(3)] == [1, 1, 1]
+    assert len(answers) == 2
+    answers[1].set_result(2)
+    await until(lambda: facts._last["a"] == 2)
+    monkeypatch.setattr(cluster_module, "PATIENCE_S", WAIT_S)
+    waits = asyncio.create_task(facts.get("a"))
+    await until(lambda: len(answers) == 3)
+    answers[2].set_result(3)
+    assert await waits == 3
+
+
 async def test_the_command(tmp_path: Path) -> None:
     async with clustered(tmp_path) as cluster:
         await cluster.add_topic("T")

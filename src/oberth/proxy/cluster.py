@@ -46,6 +46,9 @@ T = TypeVar("T")
 FRESH_S: Final = 5.0
 """How long an answer about routes, topics and groups is believed."""
 
+PATIENCE_S: Final = 0.5
+"""How long an answer is waited for where there was one before."""
+
 BODY_MAX: Final = 4 * 1024 * 1024
 """Bytes of a message's body: RocketMQ's default of maxMessageSize."""
 
@@ -70,8 +73,9 @@ _LANGUAGES: Final = {"GOLANG": "GO", "DOT_NET": "DOTNET"}
 class Facts(Generic[T]):
     """Answers by name, each asked again when it is older than `FRESH_S`.
 
-    While it is asked the others that want it wait for the same answer. If there is none, the last
-    one goes on being believed: brokers outlive their name servers.
+    While it is asked the others that want it wait for the same answer. If there is none, or none
+    within `PATIENCE_S`, the last one goes on being believed: brokers outlive their name servers,
+    and one that vanished answers nothing for as long as a connection may take.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[T]]) -> None:
@@ -83,13 +87,18 @@ class Facts(Generic[T]):
         """The answer for a name; raises what asking raised."""
         loop = asyncio.get_running_loop()
         at, task = self._known.get(name, (0.0, None))
-        if task is None or loop.time() - at >= FRESH_S or (task.done() and _failed(task)):
+        if task is None or (task.done() and (loop.time() - at >= FRESH_S or _failed(task))):
+            at = loop.time()
             task = loop.create_task(self._fetch(name))
-            self._known[name] = (loop.time(), task)
+            self._known[name] = (at, task)
             self._known.move_to_end(name)
             while len(self._known) > FACTS_MAX:
                 oldest, _ = self._known.popitem(last=False)
                 self._last.pop(oldest, None)
+        if name in self._last and not task.done():
+            await asyncio.wait([task], timeout=max(at + PATIENCE_S - loop.time(), 0.0))
+            if not task.done() and name in self._last:
+                return self._last[name]
         return await asyncio.shield(task)
 
     async def _fetch(self, name: str) -> T:
