@@ -27,14 +27,22 @@ from oberth.client import (
 from oberth.client import push_consumer as push_module
 from oberth.client.admin.base import object_of
 from oberth.client.consume import FAILURES_KNOWN_MAX, ListenerFailures
-from oberth.client.messages import KEPT_BODY_RATIO, KEPT_BODY_SIZE, as_bytes, decode_messages
+from oberth.client.messages import (
+    KEPT_BODY_RATIO,
+    KEPT_BODY_SIZE,
+    UNPACKED_ITEM_SIZE,
+    as_bytes,
+    decode_messages,
+)
 from oberth.client.pulling import PullResult, PullStatus
 from oberth.client.retry import HELD_PULL_S, IDLE_REST_MAX_S, IdlePulls
 from oberth.client.route import QUEUES_MAX, check_route, publish_queues, subscribe_queues
 from oberth.errors import IllegalNameError, MQClientError, OptionError, RemoteProtocolError
+from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.compression import Compression, compress, with_compression
 from oberth.formats.message import MAGIC_V1, body_crc, record_size
 from oberth.formats.message import MessageExt as StoredMessage
+from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.route import BrokerData, QueueData, TopicRouteData
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -281,6 +289,12 @@ def static_route(queues: int, scopes: int = 1) -> TopicRouteData:
         route(-1, 4),
         route(4, -1),
         route(70_000, 4, brokers=2),
+        route(1, 1, brokers=5_001),
+        TopicRouteData(
+            broker_datas=[
+                BrokerData(broker_name="b", broker_addrs=dict.fromkeys(range(10_001), "a:1"))
+            ]
+        ),
         route(4, 4, "b0:2147483648"),
         route(4, 4, "b0:" + "9" * 5000),
         route(4, 4, ";".join(["b0:65536"] * 3)),
@@ -298,6 +312,7 @@ def test_routes_as_large_as_brokers_make_them() -> None:
     for allowed in (
         route(65_536, 65_536, brokers=2),
         route(0, 0),
+        route(1, 1, brokers=5_000),
         static_route(65_536),
         static_route(4, scopes=16_384),
         route(4, 4, "b0:4;b1;:;b2:x;b3:٣"),  # what is no number is left out, as in Java
@@ -387,6 +402,24 @@ def test_bodies_that_grow_a_thousandfold_are_not_kept() -> None:
     assert first._body is None
     assert first.body_error is None
     assert second.body is second.body
+
+
+def test_what_the_inner_batches_of_an_answer_become_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each became up to 64 MiB: the 250 of one answer 16 GiB."""
+    item = encode_batch([BatchItem(0, bytes(100_000), b"")])
+    flag = with_compression(INNER_BATCH | NEED_UNWRAP, Compression.ZLIB)
+    packed = stored(compress(item, Compression.ZLIB), flag)
+    monkeypatch.setattr("oberth.client.messages.UNPACKED_MAX", 3 * (len(item) + UNPACKED_ITEM_SIZE))
+    found = decode_messages(packed * 5)
+    assert [each.body_error is None for each in found] == [True, True, True, False, False]
+    assert [each.body for each in found[:3]] == [bytes(100_000)] * 3
+    assert all("inner batch" in str(each.body_error) for each in found[3:])
+    # Very many messages of a few bytes each take more than their bodies.
+    few = stored(encode_batch([BatchItem(0, b"", b"")] * 200), INNER_BATCH | NEED_UNWRAP)
+    found = decode_messages(few * 3)
+    assert sum(each.body_error is None for each in found) == 200
 
 
 # -------------------------------------------------------------------------------- endless answers

@@ -16,8 +16,8 @@ import msgspec
 from oberth.errors import FormatError, MQClientError, RecordError
 from oberth.formats import properties as p
 from oberth.formats import sys_flag as flags
-from oberth.formats.batch_body import decode_batch
-from oberth.formats.compression import decompress_body
+from oberth.formats.batch_body import ITEM_COUNT_MAX, decode_batch
+from oberth.formats.compression import BODY_SIZE_MAX, decompress_body
 from oberth.formats.java_numbers import java_long
 from oberth.formats.message import (
     BLANK,
@@ -284,6 +284,11 @@ KEPT_BODY_RATIO: Final = 16
 """A body that is larger than the one and grew by more than the other is not kept in its message:
 an answer of 2 MB could come to hold gigabytes."""
 
+UNPACKED_MAX: Final = 256 << 20
+"""Bytes that the inner batches of an answer become. Brokers store at most 4 MiB of one unpacked."""
+UNPACKED_ITEM_SIZE: Final = 1024
+"""Bytes that each of their messages counts beside its own."""
+
 
 class MessageExt:
     """A message that was stored.
@@ -497,6 +502,7 @@ def decode_messages(data: bytes, broker_name: str = "") -> list[MessageExt]:
     """The messages in the answer of a pull, in order.
 
     A record that is cut off at the end is left out: the broker filled its answer to the brim.
+    What its inner batches become has a bound, UNPACKED_MAX.
 
     Raises:
         RecordError: bytes that are no record.
@@ -506,6 +512,7 @@ def decode_messages(data: bytes, broker_name: str = "") -> list[MessageExt]:
     unpack = FIXED_V4.unpack_from
     size_of_data = len(data)
     position = 0
+    unpacked = 0
     topics: dict[bytes, str] = {}
     while size_of_data - position >= FIXED_SIZE_V1:
         fixed = unpack(data, position)
@@ -552,7 +559,9 @@ def decode_messages(data: bytes, broker_name: str = "") -> list[MessageExt]:
             broker_name,
         )
         if fixed[SYS_FLAG] & flags.NEED_UNWRAP and fixed[SYS_FLAG] & flags.INNER_BATCH:
-            messages += _unwrap(message)
+            inner, size = _unwrap(message, UNPACKED_MAX - unpacked)
+            messages += inner
+            unpacked += size
         else:
             append(message)
         position = end
@@ -567,19 +576,20 @@ def _no_record(data: bytes, position: int) -> RecordError:
     )
 
 
-def _unwrap(message: MessageExt) -> list[MessageExt]:
-    """The messages of an inner batch, which the broker stored as one record.
+def _unwrap(message: MessageExt, size_max: int) -> tuple[list[MessageExt], int]:
+    """The messages of an inner batch, which the broker stored as one record, and their size.
 
-    A body that holds none is one message, with a `body_error`: the queue has to go on.
+    A body that holds none, or becomes too large, is one message, with a `body_error`: the queue has
+    to go on.
     """
     try:
-        if message.body_error is not None:
-            return [message]
-        items = decode_batch(message.body)
+        body = decompress_body(message.stored_body, message.sys_flag, min(size_max, BODY_SIZE_MAX))
+        room = max(size_max - len(body), 0) // UNPACKED_ITEM_SIZE
+        items = decode_batch(body, count_max=min(room, ITEM_COUNT_MAX))
         base = int(message.get_property(p.INNER_BASE, "0"))
     except (FormatError, ValueError) as error:
         message._body_error = f"inner batch: {error}"
-        return [message]
+        return [message], 0
     made = []
     for number, item in enumerate(items):
         fixed = list(message._fixed)
@@ -600,7 +610,7 @@ def _unwrap(message: MessageExt) -> list[MessageExt]:
                 message.broker_name,
             )
         )
-    return made
+    return made, len(body) + len(made) * UNPACKED_ITEM_SIZE
 
 
 def encode_message_properties(properties: Mapping[str, str]) -> str:

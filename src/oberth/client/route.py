@@ -27,13 +27,26 @@ COUNT_DIGITS_MAX: Final = 10
 QUEUES_MAX: Final = 1 << 17
 """Queues of a topic's route in all; a broker makes at most 65 536 for a topic."""
 
+BROKERS_MAX: Final = 5_000
+ADDRESSES_MAX: Final = 10_000
+"""Of a route: a client connects to each. A name server knows no more brokers."""
+
 
 def check_route(topic: str, route: TopicRouteData) -> None:
-    """Compare a route's numbers with what clients make of them: an object for each queue.
+    """Compare a route's numbers with what clients make of them.
+
+    That is an object for each queue, and a connection to each address.
 
     Raises:
-        RemoteProtocolError: more queues than QUEUES_MAX, or a number below 0.
+        RemoteProtocolError: more queues than QUEUES_MAX, or a number below 0; or more brokers or
+            addresses than are allowed.
     """
+    addresses = sum(len(broker.broker_addrs) for broker in route.broker_datas)
+    if len(route.broker_datas) > BROKERS_MAX or addresses > ADDRESSES_MAX:
+        raise RemoteProtocolError(
+            f"route of {topic}: {len(route.broker_datas)} brokers with {addresses} addresses, "
+            f"allowed are {BROKERS_MAX} with {ADDRESSES_MAX}"
+        )
     for kind in ("read", "write"):
         counts = [getattr(data, f"{kind}_queue_nums") for data in route.queue_datas]
         if min(counts, default=0) < 0 or sum(counts) > QUEUES_MAX:
