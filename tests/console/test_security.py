@@ -5,22 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
+from collections.abc import AsyncIterator
+from http import cookies
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 from tests.console.conftest import Browser, a_console, hidden
 
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
-from oberth.console import connections
+from oberth.console import connections, security
 from oberth.console.app import App
 from oberth.console.config import ConsoleConfig, Login
-from oberth.console.connections import CONNECTIONS_MAX
+from oberth.console.connections import CONNECTIONS_MAX, HEAD_LINES_MAX, HEAD_SIZE_MAX
 from oberth.console.console import Console
 from oberth.console.listening import listen
-from oberth.console.security import FORM_WITHOUT_LOGIN_MAX, HEADERS, Sessions
+from oberth.console.security import (
+    FORM_SLICE,
+    FORM_WITHOUT_LOGIN_MAX,
+    HEADERS,
+    QUERY_FIELDS_MAX,
+    Form,
+    Sessions,
+)
 from oberth.console.server import serving
 from oberth.errors import OptionError
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -371,3 +386,186 @@ async def test_a_request_that_does_not_end_and_an_answer_that_nobody_reads(
             with contextlib.suppress(ConnectionError):
                 while True:  # until it is closed
                     await loop.sock_sendall(deaf, asked)
+
+
+async def answer_to(address: tuple[str, int], *writes: bytes) -> bytes:
+    """What a server answers to bytes, until it closes the connection."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        with contextlib.suppress(ConnectionError):
+            for each in writes:
+                writer.write(each)
+            return await reader.read()
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /login HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * HEAD_LINES_MAX + b"\r\n",
+        b"GET /login HTTP/1.1\nHost: localhost\n" + b"a: b\n" * HEAD_LINES_MAX + b"\n",
+        b"GET /login HTTP/1.1\r\nHost: localhost\r\na: " + b"b" * HEAD_SIZE_MAX + b"\r\n\r\n",
+        b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        b"GET /login HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * HEAD_LINES_MAX + b"\r\n",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n\r\n" + b"1\r\na\r\n" * 1000,
+    ],
+)
+async def test_requests_that_take_long_to_read_are_refused_before(sent: bytes) -> None:
+    """16 000 lines of a head, or 40 000 chunks of a form, of one read held the loop."""
+    listener = listen("127.0.0.1", 0)
+    async with serving(WITH_TOKEN, listener):
+        answer = await answer_to(listener.getsockname(), sent)
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    assert last.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 200 ") == sent.count(b"GET") - (b"chunked" not in sent)
+
+
+async def test_requests_in_any_pieces_are_answered() -> None:
+    listener = listen("127.0.0.1", 0)
+    head = b"GET /login HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * (HEAD_LINES_MAX - 4)
+    async with serving(WITH_TOKEN, listener):
+        address = listener.getsockname()
+        one = head + b"\r\n"
+        last = head + b"Connection: close\r\n\r\n"
+        for writes in ([one * 3 + last], [one[:50], one[50:-1], one[-1:] + last]):
+            answer = await answer_to(address, *writes)
+            assert answer.count(b"HTTP/1.1 200 ") == b"".join(writes).count(b"GET")
+
+
+async def test_requests_behind_others_wait_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that was answered let 256 KiB more be read, and kept."""
+    receive = connections._Requests.receive_data
+    kept = []
+
+    def noted(self: connections._Requests, data: bytes) -> None:
+        receive(self, data)
+        kept.append(len(self.trailing_data[0]))
+
+    monkeypatch.setattr(connections._Requests, "receive_data", noted)
+    listener = listen("127.0.0.1", 0)
+    ask = b"GET /static/console.css HTTP/1.1\r\nHost: localhost\r\na: " + b"b" * 8000
+    count = 300
+    async with serving(WITH_TOKEN, listener):
+        sent = (ask + b"\r\n\r\n") * count + ask + b"\r\nConnection: close\r\n\r\n"
+        answer = await answer_to(listener.getsockname(), sent)
+    assert answer.count(b"HTTP/1.1 200 ") == count + 1
+    assert max(kept) <= 2 * 256 * 1024
+
+
+async def test_bytes_behind_the_last_request_leave_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was answered 400 in the middle of the answer that was being made."""
+    begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(self: App, scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await go_on.wait()
+        try:
+            await PlainTextResponse("late")(scope, receive, send)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(App, "__call__", slow)
+    listener = listen("127.0.0.1", 0)
+    async with serving(WITH_TOKEN, listener):
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await begun.wait()
+        writer.write(b"more")
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        go_on.set()
+        await done.wait()
+        writer.close()
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+async def test_a_cookie_full_of_quotes_is_read_once(
+    bare: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own reader looks for each of them to the end: seconds for one of 64 KiB."""
+
+    def unquoted(text: str) -> str:
+        raise AssertionError(text)
+
+    monkeypatch.setattr(cookies, "_unquote", unquoted)
+    quotes = '"' + '\\"' * 30_000 + '"'
+    for name in ("a", "oberth_console"):
+        answer = await bare.http.get("/login", headers={"cookie": f"{name}={quotes}"})
+        assert "set-cookie" in answer.headers
+    token = "t" * 43
+    for text in (f"oberth_console={token}", f'a="b"; oberth_console={token} ;c=d'):
+        answer = await bare.http.get("/login", headers={"cookie": text})
+        assert "set-cookie" not in answer.headers
+
+
+async def test_an_address_of_very_many_fields_is_refused(bare: Browser) -> None:
+    path = "/login?" + "a&" * QUERY_FIELDS_MAX
+    assert (await bare.http.get(path)).status_code == 400
+    assert (await bare.http.get(path[:-2])).status_code == 303
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"&", b"=", b"+", b"%", b"%41", b"%zz", b"%c3%a9", b"%C3", b"a", b"%0", b"%2"]
+        ),
+        max_size=60,
+    ),
+    st.integers(1, 9),
+)
+def test_forms_are_what_python_reads_whatever_the_slices(pieces: list[bytes], size: int) -> None:
+    data = b"".join(pieces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(security, "FORM_SLICE", size + 2)
+        form = Form()
+        for _ in security._parse_form(bytearray(data), form):
+            pass
+    found = [(name, value) for name, values in form.lists.items() for value in values]
+    expected = parse_qsl(data.decode(), keep_blank_values=True)
+    assert sorted(found) == sorted(expected)
+    assert form.fields == dict(expected)
+
+
+def test_a_long_form_is_read_in_slices() -> None:
+    """16 MiB of %41 took a second and a half in one turn of the loop."""
+    fields = [b"a=" + b"%41" * 100_000, *[b"b=" + b"c" * 8000] * 100, b"d" * 50_000]
+    data = bytearray(b"&".join(fields))
+    form = Form()
+    turns = sum(1 for _ in security._parse_form(data, form))
+    assert turns >= len(data) // (2 * FORM_SLICE)
+    assert form.fields["a"] == "A" * 100_000
+    assert len(form.lists["b"]) == 100
+
+
+async def test_forms_on_their_way_have_a_bound_together(
+    bare: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 connections could bring 16 MiB each and not end."""
+    await bare.http.get("/login")
+    fields = b"csrf=" + bare.csrf().encode() + b"&x="
+    monkeypatch.setattr(security, "FORMS_SIZE_MAX", 3 * len(fields))
+    has_begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def long() -> AsyncIterator[bytes]:
+        yield fields + b"y" * len(fields)
+        has_begun.set()
+        await go_on.wait()
+        yield b"z"
+
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    post = bare.http.post("/write/nothing", content=long(), headers=kind)
+    task = asyncio.ensure_future(post)
+    await has_begun.wait()
+    # It goes to its end, and what has begun and is longer is given up for it.
+    answer = await bare.http.post(
+        "/write/nothing", content=fields + b"y" * (len(fields) // 2), headers=kind
+    )
+    assert answer.status_code == 404
+    go_on.set()
+    refused = await task
+    assert (refused.status_code, "forms of all" in refused.text) == (400, True)

@@ -10,23 +10,27 @@
     Content-Security-…  scripts, styles, pictures and requests of this origin only, nothing inline,
                         not shown inside another page's frame
 
-Forms are read here, at most FORM_SIZE_MAX bytes, before anything else is done with them.
+Forms are read here, at most FORM_SIZE_MAX bytes of one and FORMS_SIZE_MAX of all, before anything
+else is done with them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import hmac
 import ipaddress
+import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from itertools import takewhile
+from operator import attrgetter
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -40,8 +44,13 @@ SESSION_IDLE_S: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1000
 FORM_SIZE_MAX: Final = 16 * 1024 * 1024
 """A form with a message of 4 MiB, every byte of it escaped as three, and some room."""
+FORMS_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Of all requests that have not been answered."""
 FORM_WITHOUT_LOGIN_MAX: Final = 16 * 1024
 FORM_FIELDS_MAX: Final = 2000
+FORM_SLICE: Final = 16 * 1024
+"""Bytes that are decoded in a turn of the loop, in about a millisecond."""
+QUERY_FIELDS_MAX: Final = 100
 LOGIN_FAILURES_MAX: Final = 10
 LOGIN_FAILURES_SPAN_S: Final = 60.0
 
@@ -59,6 +68,10 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 OPEN_PATHS: Final = ("/static/", "/login")
+
+# Not http.cookies, which takes the square of the time for many quotes before Python 3.11.10.
+_COOKIE: Final = re.compile(rf"(?:^|;)[ \t]*{COOKIE}=([\w-]{{20,100}})[ \t]*(?:;|$)", re.ASCII)
+_Refuse = Callable[[int, str], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -87,6 +100,34 @@ class Form:
     lists: dict[str, list[str]] = field(default_factory=dict)
 
 
+class _Incoming:
+    """A form on its way.
+
+    Attributes:
+        size: bytes that have come, and count until it is answered.
+        is_given_up: whether others needed its room.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self.data = bytearray()
+        self.size = 0
+        self.is_whole = False
+        self.is_given_up = False
+
+    def take(self, data: bytes) -> None:
+        """More of it."""
+        if not self.is_given_up:
+            self.data += data
+            self.size = len(self.data)
+
+    def give_up(self) -> None:
+        """Keep nothing of it."""
+        self.data = bytearray()
+        self.size = 0
+        self.is_given_up = True
+
+
 class Sessions:
     """The browsers that have logged in, or with no login a key that makes their tokens."""
 
@@ -109,7 +150,7 @@ class Sessions:
 
     def anonymous(self, identifier: str | None) -> Session:
         """The session of a browser where there is no login; the server keeps nothing about it."""
-        if identifier is None or not 20 <= len(identifier) <= 100 or not identifier.isascii():
+        if identifier is None:
             identifier = secrets.token_urlsafe(32)
         return Session(identifier, self.sign("csrf", identifier))
 
@@ -182,6 +223,7 @@ class Guard:
         self._app = app
         self._sessions = sessions
         self._config = sessions.config
+        self._forms: list[_Incoming] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -213,6 +255,9 @@ class Guard:
                 421, "this console has another name: --host NAME adds one that browsers may use"
             )
             return
+        if scope["query_string"].count(b"&") >= QUERY_FIELDS_MAX:
+            await refuse(400, f"an address has at most {QUERY_FIELDS_MAX} fields")
+            return
         path: str = scope["path"]
         if identifier is None and _is_link_of_another_site(scope, headers):
             target = scope["raw_path"].decode("latin-1")
@@ -240,27 +285,74 @@ class Guard:
             fresh.append(session)
         scope.setdefault("state", {})["session"] = session
         if scope["method"] == "POST":
-            if not _is_same_origin(headers):
-                await refuse(403, "the form was not sent by a page of this console")
-                return
-            is_known = not self._sessions.wants_login or bool(session.used_s)
-            limit = FORM_SIZE_MAX if is_known else FORM_WITHOUT_LOGIN_MAX
-            form = await _read_form(headers, receive, limit)
+            await self._post(scope, receive, guarded, refuse)
+        elif scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, guarded)
+        else:
+            await refuse(405, "only GET, HEAD and POST are served")
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send, refuse: _Refuse) -> None:
+        """A form of a page of this console."""
+        headers = Headers(scope=scope)
+        session: Session = scope["state"]["session"]
+        if not _is_same_origin(headers):
+            await refuse(403, "the form was not sent by a page of this console")
+            return
+        is_known = not self._sessions.wants_login or bool(session.used_s)
+        incoming = _Incoming(FORM_SIZE_MAX if is_known else FORM_WITHOUT_LOGIN_MAX)
+        self._forms.append(incoming)
+        try:
+            form = await self._read_form(headers, receive, incoming)
             if isinstance(form, str):
                 await refuse(400, form)
                 return
             csrf = form.fields.pop("csrf", "")
             # Who is logged in already, in another tab, is led on and nothing is done.
-            is_led_on = path == "/login" and bool(session.used_s)
+            is_led_on = scope["path"] == "/login" and bool(session.used_s)
             if not is_led_on and not hmac.compare_digest(csrf.encode(), session.csrf.encode()):
                 text = "Nothing was done. Go back, load the page again and send the form from it."
-                await _page("The page is too old", text, 403)(scope, receive, guarded)
+                await _page("The page is too old", text, 403)(scope, receive, send)
                 return
             scope["state"]["form"] = form
-        elif scope["method"] not in ("GET", "HEAD"):
-            await refuse(405, "only GET, HEAD and POST are served")
-            return
-        await self._app(scope, receive, guarded)
+            await self._app(scope, receive, send)
+        finally:
+            self._forms.remove(incoming)
+
+    async def _read_form(
+        self, headers: Headers, receive: Receive, incoming: _Incoming
+    ) -> Form | str:
+        """A form; or why it is not taken."""
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/x-www-form-urlencoded":
+            return "a form is application/x-www-form-urlencoded"
+        while not incoming.is_whole:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return "the connection was closed"
+            incoming.take(message.get("body", b""))
+            if incoming.size > incoming.size_max:
+                return f"the form has more than {incoming.size_max} bytes"
+            self._make_room()
+            if incoming.is_given_up:
+                return f"the forms of all browsers have more than {FORMS_SIZE_MAX} bytes"
+            incoming.is_whole = not message.get("more_body", False)
+        form = Form()
+        if not incoming.data.isascii() or incoming.data.count(b"&") >= FORM_FIELDS_MAX:
+            return f"no form, or one of more than {FORM_FIELDS_MAX} fields"
+        for _ in _parse_form(incoming.data, form):
+            await asyncio.sleep(0)
+        incoming.data.clear()
+        return form
+
+    def _make_room(self) -> None:
+        """Give up the longest forms that are not whole yet, where all together are too long."""
+        size = sum(each.size for each in self._forms)
+        while size > FORMS_SIZE_MAX:
+            longest = max(
+                (each for each in self._forms if not each.is_whole), key=attrgetter("size")
+            )
+            size -= longest.size
+            longest.give_up()
 
     def cookie(self, identifier: str) -> str:
         """The Set-Cookie of a session."""
@@ -316,12 +408,9 @@ def _is_link_of_another_site(scope: Scope, headers: Headers) -> bool:
 
 def _cookie(headers: Headers) -> str | None:
     for text in headers.getlist("cookie"):
-        try:
-            found = SimpleCookie(text).get(COOKIE)
-        except CookieError:
-            continue
+        found = _COOKIE.search(text)
         if found is not None:
-            return found.value
+            return found[1]
     return None
 
 
@@ -335,28 +424,30 @@ def _is_same_origin(headers: Headers) -> bool:
     return urlsplit(origin).netloc == headers.get("host")
 
 
-async def _read_form(headers: Headers, receive: Receive, limit: int) -> Form | str:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
-        return "a form is application/x-www-form-urlencoded"
-    data = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return "the connection was closed"
-        data += message.get("body", b"")
-        if len(data) > limit:
-            return f"the form has more than {limit} bytes"
-        if not message.get("more_body", False):
-            break
-    try:
-        pairs = parse_qsl(
-            data.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX
-        )
-    except ValueError:
-        return f"no form, or one of more than {FORM_FIELDS_MAX} fields"
-    form = Form()
-    for name, value in pairs:
+def _parse_form(data: bytearray, form: Form) -> Generator[None, None, None]:
+    """Put the fields of a form into it, in slices."""
+    done = 0
+    for piece in data.split(b"&"):
+        if not piece:
+            continue
+        texts = []
+        for part in piece.partition(b"=")[::2]:
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            text, at = [], 0
+            while at < len(part):
+                end = at + FORM_SLICE
+                cut = part.rfind(b"%", end - 2, end)
+                if cut > at and end < len(part):
+                    end = cut  # not inside of %41
+                slice_ = bytes(part[at:end]).replace(b"+", b" ")
+                text.append(decoder.decode(unquote_to_bytes(slice_)))
+                done += end - at
+                at = end
+                if done >= FORM_SLICE:
+                    done = 0
+                    yield
+            text.append(decoder.decode(b"", True))
+            texts.append("".join(text))
+        name, value = texts
         form.fields[name] = value
         form.lists.setdefault(name, []).append(value)
-    return form

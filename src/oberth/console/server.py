@@ -56,7 +56,6 @@ async def serving(
                 proxy_headers=False,
                 http=Connection,
                 limit_concurrency=CONNECTIONS_MAX + 1,
-                h11_max_incomplete_event_size=64 * 1024,
                 timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
