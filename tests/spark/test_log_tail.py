@@ -30,10 +30,14 @@ from oberth.spark.options import parse_read_options
 from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.storage import LocalStorage
+from oberth.spark.store_files import StoreFiles
 from oberth.spark.stream import RocketMQStreamReader
 from oberth.spark.transforms import TagCountsReader
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import verify
 from oberth.store.recovery_state import FILE_NAME
 
 
@@ -511,6 +515,36 @@ def test_a_sector_that_properties_lack_is_no_row(
         assert len(read.lost) == 1
         shown = read_store(root, columns="offset", verifyCrc="false", **options)
         assert len(shown.rows) == 10
+
+
+@pytest.mark.parametrize("dispatched", [True, False])
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_log_whose_last_record_lacks_a_sector_ends_before_it(
+    growing_store: Any, read_store: Any, count: int, order: str, dispatched: bool
+) -> None:
+    """The broker's start ends it there, too; one that lacks a sector before it is lost."""
+    root = growing_store.root
+    for number in range(9):
+        growing_store.append(
+            "A", 0, b"%d" % number, properties={"long": "x" * 1500},
+            dispatch=dispatched or number < 3,
+        )  # fmt: skip
+    whole = read_store(root, columns="offset,physicalOffset,size", readOrder="commitlog").rows
+    for row in whole[-count:]:
+        end = row["physicalOffset"] + row["size"]
+        growing_store._write("commitlog", (end - 600) // 512 * 512, bytes(512), 1 << 20)
+    with pytest.raises(DataLossError, match="a sector of zeros is in its properties"):
+        read_store(root, readOrder="commitlog")  # an orderly stop leaves no such record
+    (root / "abort").touch()
+    read = read_store(root, columns="offset", readOrder=order, failOnDataLoss="false")
+    assert [row["offset"] for row in read.rows] == list(range(9 - count))
+    assert len(read.lost) == count - 1
+    log_end = whole[-1]["physicalOffset"]
+    assert StoreFiles(LocalStorage(), str(root), "b").log_end() == log_end
+    with StoreReader(root) as reader:
+        assert reader.max_offset == log_end
+        assert verify(reader).log_end == log_end
 
 
 def test_properties_may_end_in_a_zero(growing_store: Any, read_store: Any) -> None:

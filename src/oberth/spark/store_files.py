@@ -22,6 +22,7 @@ from oberth.errors import NotFoundError
 from oberth.formats import message, paths
 from oberth.formats.config_json import parse_config
 from oberth.formats.names import is_stored_topic
+from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import find_record, scan
@@ -246,7 +247,11 @@ class StoreFiles:
             data = self.read_log(offset, size)
         except NotFoundError:
             return False
-        return len(data) == size and find_record(data, base=offset, stop=1) == 0
+        if len(data) != size or find_record(data, base=offset, stop=1) != 0:
+            return False
+        segment = self.segment_of(offset)
+        base = offset - segment.start if segment is not None else 0
+        return not _lacks_a_sector(data, 0, message.decode_record(data), base)
 
     def spread_times(self, start: int, end: int, count: int) -> list[tuple[int, int]]:
         """Offsets and store times of up to ``count`` records spread over a range of the log.
@@ -456,7 +461,8 @@ def _end_of_records(
         base: CommitLog offset of the first byte.
         written: after the last byte of the segment that is not zero.
         starts: finds what follows damage.
-        in_use: whether the last record may be one that is just being written.
+        in_use: whether the last record may be one that is just being written, or that a crash
+            took a sector from.
     """
     columns = Columns(8192, ("record_size",))
     topics = TopicTable()
@@ -470,15 +476,30 @@ def _end_of_records(
         if ended.end is ScanEnd.FULL:
             continue
         if ended.end is ScanEnd.BLANK:
-            return position
+            break
         if ended.end is not ScanEnd.STOP and position < len(data):
             following = starts.after_damage(segment, base + position, written)
             if following is not None and following - base < len(data):
                 position = following - base
                 continue
-        if in_use and message.decode_record(data, last).ends_in_zeros:
+        break
+    if in_use:
+        record = message.decode_record(data, last)
+        if ended.end is not ScanEnd.BLANK and record.ends_in_zeros:
             return last
-        return position
+        if _lacks_a_sector(data, last, record, base - segment.start):
+            return last
+    return position
+
+
+def _lacks_a_sector(data: bytes, start: int, record: message.MessageExt, position: int) -> bool:
+    """Whether a record in some data lacks a sector of its properties.
+
+    The data is that at a position of its segment.
+    """
+    size = len(record.properties_raw)
+    end = start + record.record_size
+    return size >= SECTOR_SIZE and lacks_a_sector(data, start, end, size, base=position)
 
 
 def iterate_queues(store: StoreFiles) -> Iterator[QueueName]:
