@@ -22,11 +22,15 @@ from tests.broker.test_controlled_broker import (
 from tests.broker.test_ha_service import certificate, equal, put
 from tests.broker.test_runbook import command
 from tests.rigs.damage import copy_killed
-from tests.rigs.small_brokers import SEGMENT, make, until
+from tests.rigs.small_brokers import SEGMENT, SMALL_FILES, make, until
+from tests.spark.pipelines.test_follow import dispatcher
 
 from oberth.broker.broker import Broker
+from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import PutMessageStatus
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.verify import verify
 from oberth.store.replication import Done
 
 PAGE = 4096
@@ -132,18 +136,53 @@ async def test_a_slave_fetches_again_what_a_crash_damaged(
         assert shown(slave.parts.store) == COUNT + 1
 
 
+@pytest.mark.parametrize("pages", [(20,), (1, 17, 40)])
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_slave_that_another_process_dispatches_fetches_it_again(
+    tmp_path: Path, name_server: str, early: bool, pages: tuple[int, ...]
+) -> None:
+    """The dispatcher stays aside until the log is whole; it may have run before the broker."""
+    root = await crashed(tmp_path, name_server, *pages)
+    entries = {**SLAVE, "dispatch": "spark"}
+    if early:
+        with TailDispatcher(str(root), SMALL_FILES) as tail:
+            tail.advance()
+    async with make(root, name_server, **entries) as slave:
+        with dispatcher(str(root)):
+            store = slave.parts.store
+            damaged, had = store.damaged_from, store.max_phy_offset
+            assert damaged is not None
+            assert store.dispatched_offset == damaged < had
+            assert shown(store) < COUNT
+            async with make(tmp_path / "a", name_server) as master:
+                await slave.services.registration.register_all()
+                await until(lambda: equal(master, slave) and store.damaged_from is None)
+                await until(lambda: is_whole(store))
+                put(master, 1)
+                await until(lambda: shown(store) == COUNT + 1)
+                end = master.parts.store.max_phy_offset
+    assert log_of(root, end) == log_of(tmp_path / "a", end)
+    async with make(root, name_server, **entries) as slave:
+        assert slave.parts.store.damaged_from is None
+        assert shown(slave.parts.store) == COUNT + 1
+    with StoreReader(str(root)) as reader:
+        report = verify(reader)
+    assert report.clean, report.findings[:3]
+
+
+@pytest.mark.parametrize("entries", [{}, {"dispatch": "spark"}], ids=["itself", "spark"])
 async def test_a_slave_that_crashes_again_before_it_is_mended(
-    tmp_path: Path, name_server: str
+    tmp_path: Path, name_server: str, entries: dict[str, str]
 ) -> None:
     root = await crashed(tmp_path, name_server, 20)
     again = tmp_path / "again"
-    async with make(root, name_server, **SLAVE) as slave:
+    async with make(root, name_server, **SLAVE, **entries) as slave:
         damaged = slave.parts.store.damaged_from
         assert damaged is not None
         slave.parts.store.checkpoint_now()
         copy_killed(root, again)
     for each in (again, root):  # after a crash and after a stop in order
-        async with make(each, name_server, **SLAVE) as slave:
+        async with make(each, name_server, **SLAVE, **entries) as slave:
             assert slave.parts.store.damaged_from == damaged
             assert slave.parts.store.report is not None
             assert slave.parts.store.report.scanned_from == damaged

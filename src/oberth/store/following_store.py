@@ -7,6 +7,10 @@ dispatcher where to go on.
 
 It never shows more than the dispatcher has said, nor, with synchronous flushing, more than the disk
 has; and never less than before, also while a restarted dispatcher enters messages once more.
+
+A slave whose log a crash has damaged keeps queues and index to itself until its master has sent
+that part again (`end_before_damage`): a dispatcher would go on behind the damage, and queues take
+nothing in front of what they have.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +30,6 @@ from oberth.store.dispatch_state import DispatchState
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import QueryMessageResult
 from oberth.store.recovery import RecoveryReport
-from oberth.store.recovery_state import RecoveryState
 from oberth.store.reput import ReputPosition, ReputService
 
 if TYPE_CHECKING:
@@ -139,6 +142,7 @@ class FollowingStore(MessageStore):
         super().__init__(config, **given)
         self._own_dispatch = self.reput
         self._progress: ProgressFile | None = None
+        self._alone: ExitStack | None = None  # as long as the dispatcher stays aside
 
     @contextmanager
     def _to_itself(self, patience_s: float) -> Iterator[None]:
@@ -158,21 +162,36 @@ class FollowingStore(MessageStore):
         Raises:
             StoreLockedError: another process has the store, or its dispatcher does not step aside.
         """
-        with self._to_itself(PATIENCE_S):
+        with ExitStack() as alone:
+            alone.enter_context(self._to_itself(PATIENCE_S))
             self.reput = self._own_dispatch
             self.queues.pool.writable = True
             report = super().load()
-            begun = self.reput.position()
-            super()._write_state(clean=False)
-            self._hand_over(begun)
+            if self.damaged_from is None:
+                self._leave_to_dispatcher()
+            else:
+                self._alone = alone.pop_all()
         return report
 
-    def _recover(
-        self, state: RecoveryState | None, *, is_clean: bool, is_index_whole: bool
-    ) -> RecoveryReport:
-        """See MessageStore. The dispatcher reads the log by itself, behind damage, too."""
-        report = super()._recover(state, is_clean=is_clean, is_index_whole=is_index_whole)
-        return report._replace(damaged_from=-1)
+    def end_before_damage(self) -> None:
+        """See MessageStore; from here on the dispatcher has queues and index."""
+        super().end_before_damage()
+        if self._alone is not None:
+            self._own_dispatch.shutdown()
+            with self._checkpoint_lock:
+                self._leave_to_dispatcher()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Lets the dispatcher come back, where it was kept aside."""
+        if self._alone is not None:
+            self._alone.close()
+            self._alone = None
+
+    def _leave_to_dispatcher(self) -> None:
+        begun = self.reput.position()
+        super()._write_state(clean=False)
+        self._hand_over(begun)
 
     def _hand_over(self, begun: ReputPosition) -> None:
         counts: Mapping[str, int] = self.index.safe_counts() if self.index is not None else {}
@@ -201,10 +220,15 @@ class FollowingStore(MessageStore):
         return {**chosen, "rocketmqLine": str(self.config.line)}
 
     def _write_state(self, *, clean: bool) -> None:
-        """Nothing: it was written when the dispatcher got queues and index."""
+        """Nothing more than was written when the dispatcher got queues and index."""
+        if self._alone is not None:
+            super()._write_state(clean=clean)
 
     def checkpoint_now(self, *, clean: bool = False) -> None:
         """Syncs the log and notes what the dispatcher has on the disk. Blocks."""
+        if self._alone is not None:
+            super().checkpoint_now()  # until the next start a dispatcher may go behind the damage
+            return
         with self._checkpoint_lock:
             if clean:
                 try:
@@ -225,6 +249,9 @@ class FollowingStore(MessageStore):
         Else a start after a crash would miss what it noted, and dispatch the log from its
         beginning, deleted topics too.
         """
+        if self._alone is not None:
+            super().settle_removal()
+            return
         self._save_queue_ends()
         with self._checkpoint_lock:
             try:
@@ -278,12 +305,18 @@ class FollowingStore(MessageStore):
     def shutdown(self) -> None:
         """Waits for the dispatcher, syncs, marks a clean stop if nothing is left to dispatch."""
         super().shutdown()
+        self._let_go()
         if self._progress is not None:
             self._progress.close()
             self._progress = None
 
+    def kill(self) -> None:
+        """See MessageStore."""
+        super().kill()
+        self._let_go()
+
     def query_message(self, *arguments: Any, **named: Any) -> QueryMessageResult:
         """See MessageStore; with what the dispatcher has entered meanwhile."""
-        if self.index is not None:
+        if self.index is not None and self._alone is None:
             self.index.refresh()
         return super().query_message(*arguments, **named)
