@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -211,6 +215,58 @@ def test_messages_that_an_export_does_not_have(golden_store: Golden, tmp_path: P
     report = audit.audit_export(InProcess(), str(root), str(target))
     assert named(report) == [("missing", "out", *of(each)) for each in tail]
     assert audit.audit_export(InProcess(), str(root), str(target), common=True).equal
+
+
+def _put_row_in_place_of(target: Path, gone: int, kept: int) -> tuple[int, int]:
+    """Gives where the records of both rows are; the export has as many rows as before.
+
+    Rows are counted in the order of the log, from the first inner batch on if there is one.
+    """
+    path = max(target.rglob("*.parquet"), key=lambda each: pq.read_metadata(each).num_rows)
+    # As a file of its own: a directory name=value above it must not become a column.
+    with pq.ParquetFile(path) as file:
+        table = file.read()
+    order = pc.sort_indices(
+        table, [("physicalOffset", "ascending"), ("innerIndex", "ascending")]
+    ).to_pylist()
+    places = table.column("physicalOffset").take(pa.array(order)).to_pylist()
+    first = next((at for at, pair in enumerate(pairwise(places)) if pair[0] == pair[1]), 0)
+    gone, kept = (at + first if at >= 0 else at for at in (gone, kept))
+    order[gone] = order[kept]
+    pq.write_table(table.take(pa.array(order)), path)
+    return places[gone], places[kept]
+
+
+def test_a_row_that_is_there_twice_in_the_place_of_another(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root = golden_store(NAME).root
+    target = tmp_path / "out"
+    export(InProcess(), str(root), str(target), ExportSettings(exact=True))
+    gone, twice = _put_row_in_place_of(target, 4, 9)
+    report = audit.audit_export(InProcess(), str(root), str(target), range_size=30_000)
+    assert [(each.kind, each.where, each.commit_log_offset) for each in report.findings] == [
+        ("missing", str(target), gone),
+        ("twice", str(target), twice),
+    ]
+    assert report.messages == len(messages(root)) - 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "kept", "kinds"),
+    [(1, 0, ["twice"]), (0, 1, ["missing"]), (1, -1, ["missing", "twice"])],
+)
+def test_each_message_of_an_inner_batch_has_one_row(
+    gone: int, kept: int, kinds: list[str], golden_store: Golden, tmp_path: Path
+) -> None:
+    root = golden_store("innerbatch-5.5.0").root
+    target = tmp_path / "out"
+    export(InProcess(), str(root), str(target), ExportSettings(exact=True))
+    places = _put_row_in_place_of(target, gone, kept)
+    report = audit.audit_export(InProcess(), str(root), str(target))
+    assert [(each.kind, each.commit_log_offset) for each in report.findings] == [
+        (kind, place) for kind, place in zip(kinds, places, strict=False)
+    ]
 
 
 @pytest.mark.spark

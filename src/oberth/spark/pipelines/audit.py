@@ -9,6 +9,7 @@ Findings name messages: topic, queue, offset and keys, as the copy says that has
     missing   one copy has the message, the other has zeros there, or does not reach so far
     damaged   one copy has it, the other has bytes there that are no whole record
     differs   both have a whole message there, not the same one
+    twice     the export has more than one row of the message
     garbage   neither has a record there, and the bytes differ
 
 The receipt holds a CRC-32 of each range of both copies. A later run that is given it says whether
@@ -19,16 +20,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from oberth.errors import OptionError
+from oberth.errors import FormatError, OptionError
 from oberth.formats import properties as p
+from oberth.formats.batch_body import decode_batch
+from oberth.formats.compression import decompress_body
 from oberth.formats.message import MessageExt, decode_record
+from oberth.formats.sys_flag import INNER_BATCH
 from oberth.spark.pipelines.import_store import (
     ImportPart,
     cut_parts,
@@ -62,7 +68,7 @@ class Finding(NamedTuple):
     """One message, or a stretch of the log, that is not the same in both.
 
     Attributes:
-        kind: missing, damaged, differs or garbage.
+        kind: missing, damaged, differs, twice or garbage.
         where: the copy that lacks it, or has it wrong; "" for differs and garbage.
         commit_log_offset: where it starts.
         size: bytes.
@@ -584,30 +590,63 @@ def audit_export(
 
 def _compare_export(pair: _Exported, part: ImportPart) -> tuple[int, list[Finding]]:
     """In a task: the number of records of a range, and what is wrong."""
-    import pyarrow as pa
-
     found: list[Finding] = []
     records = 0
     cursor = part.start
-    tables = [read_rows(file.path, part.start, part.end) for file in part.files]
-    tables = [each for each in tables if each.num_rows]
     with StoreReader(pair.layout.root, layout=pair.layout) as reader:
-        if tables:
-            rows = pa.concat_tables(tables).sort_by([("physicalOffset", "ascending")])
-            for batch in rows.to_batches(max_chunksize=4096):
-                for row in batch.to_pylist():
-                    if row["innerIndex"]:
-                        continue
-                    offset = row["physicalOffset"]
-                    if offset > cursor:
-                        found += _lacking(pair, reader, cursor, offset)
-                    record = encode_row(row)
-                    records += 1
-                    if _bytes(reader, offset, len(record)) != record:
-                        found.append(_wrong_row(pair, reader, offset, record))
-                    cursor = max(cursor, offset + len(record))
+        for offset, rows in groupby(_rows(part), key=itemgetter("physicalOffset")):
+            if offset > cursor:
+                found += _lacking(pair, reader, cursor, offset)
+            size, finding = _compare_record(pair, reader, offset, rows)
+            records += size > 0
+            if finding is not None:
+                found.append(finding)
+            cursor = max(cursor, offset + size)
         found += _lacking(pair, reader, cursor, part.end)
     return records, found
+
+
+def _rows(part: ImportPart) -> Iterator[dict[str, Any]]:
+    """The rows of a range in the order of the log, those of an inner batch in its order."""
+    import pyarrow as pa
+
+    tables = [read_rows(file.path, part.start, part.end) for file in part.files]
+    tables = [each for each in tables if each.num_rows]
+    if tables:
+        order = [("physicalOffset", "ascending"), ("innerIndex", "ascending")]
+        for batch in pa.concat_tables(tables).sort_by(order).to_batches(max_chunksize=4096):
+            yield from batch.to_pylist()
+
+
+def _compare_record(
+    pair: _Exported, reader: StoreReader, offset: int, rows: Iterable[dict[str, Any]]
+) -> tuple[int, Finding | None]:
+    """The size of the record that some rows stand for, 0 without its first, and what is wrong."""
+    places: list[int] = []
+    exported: MessageExt | None = None
+    finding: Finding | None = None
+    for row in rows:
+        places.append(row["innerIndex"] or 0)
+        if places[-1] or finding is not None:
+            continue
+        record = encode_row(row)
+        exported = decode_record(record, at=offset)
+        if _bytes(reader, offset, len(record)) != record:
+            finding = _wrong_row(pair, reader, exported, record)
+    if exported is None:
+        return 0, None  # it counts as missing
+    if finding is None and places != list(range(_message_count(exported))):
+        kind = "twice" if len(places) > len(set(places)) else "missing"
+        finding = _finding(kind, pair.source, exported)
+    return exported.record_size, finding
+
+
+def _message_count(message: MessageExt) -> int:
+    """How many rows an export makes of a record."""
+    if message.sys_flag & INNER_BATCH:
+        with suppress(FormatError):
+            return len(decode_batch(decompress_body(message.body, message.sys_flag)))
+    return 1
 
 
 def _lacking(pair: _Exported, reader: StoreReader, start: int, end: int) -> list[Finding]:
@@ -622,9 +661,11 @@ def _lacking(pair: _Exported, reader: StoreReader, start: int, end: int) -> list
     return found
 
 
-def _wrong_row(pair: _Exported, reader: StoreReader, offset: int, record: bytes) -> Finding:
+def _wrong_row(
+    pair: _Exported, reader: StoreReader, exported: MessageExt, record: bytes
+) -> Finding:
     """What is wrong with the bytes that should be a record of the export."""
-    exported = decode_record(record, at=offset)
+    offset = exported.commit_log_offset
     there = _bytes(reader, offset, len(record))
     if not there.strip(b"\0"):
         return _finding("missing", pair.layout.root, exported)
