@@ -69,6 +69,60 @@ def test_they_are_what_zlib_says_of_the_files(tmp_path: Path) -> None:
     assert saved(tmp_path) == rows
 
 
+@pytest.mark.parametrize("behind", [0, 100])
+def test_what_a_slave_takes_is_summed_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """Nothing is read again, unless what lies before it was not summed up."""
+    master = opened(tmp_path / "m")
+    put(master, 40)
+    end = master.max_phy_offset
+    slave = opened(tmp_path / "s")
+    read: list[int] = []
+    read_again = slave.checksums._read
+
+    def reading(offset: int, size: int) -> bytes | None:
+        read.append(offset)
+        return read_again(offset, size)
+
+    monkeypatch.setattr(slave.checksums, "_read", reading)
+    at = 0
+    while at < end:
+        piece = master.commit_log.select(
+            at, min(behind if at < behind else 4096, SEGMENT - at % SEGMENT, end - at)
+        )
+        assert piece is not None
+        assert slave.append_replica(at, piece)
+        at += len(piece)
+        if at == behind:
+            assert slave.checksums.position == 0
+            slave.checksums.extend()
+    slave.checksums.extend()
+    assert slave.checksums.rows() == expected(tmp_path / "s", end) == expected(tmp_path / "m", end)
+    # Beside a last piece that is short.
+    assert (len(read) > 1) is bool(behind)
+    master.shutdown()
+    slave.shutdown()
+
+
+def test_a_live_row_that_grew_since_the_sync_is_kept_as_it_was(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, 3)
+    store.checksums.extend()
+    store.checksums.save(store.max_phy_offset)
+    (before,) = saved(tmp_path)
+    put(store, 3)
+    store.checksums.extend()
+    store.checksums.save(before.end, all_of_it=True)
+    assert saved(tmp_path) == [before]
+    end = store.max_phy_offset
+    put(store, 3)
+    store.checksums.extend()
+    store.checksums.save(end, all_of_it=True)
+    assert saved(tmp_path) == expected(tmp_path, end)
+    store.shutdown()
+
+
 def test_a_restart_reads_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
     put(store, 25)

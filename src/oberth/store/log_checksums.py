@@ -2,8 +2,9 @@
 
 Two logs are compared by these numbers instead of by their bytes, and a segment whose bytes no
 longer give its number has changed on its disk. The thread that writes queues behind sums up what
-was appended (`extend`), so no put waits for it; a checkpoint writes the file, after the log was
-synced. See `oberth.formats.log_checksums`.
+was appended (`extend`), so no put waits for it; what a slave takes of its master's log is summed up
+as it comes (`append`). A checkpoint writes the file, after the log was synced. See
+`oberth.formats.log_checksums`.
 
 What it does not promise: a row of a log that another program has shortened and written again speaks
 of the bytes that were there before. A reader that finds a difference must compare the bytes
@@ -63,6 +64,7 @@ class LogChecksums:
         self._full: dict[int, LogChecksum] = {}  # by start, in the order of the log
         self._live = LogChecksum(0, 0, 0)
         self._saved: list[LogChecksum] = []
+        self._last_live = self._live  # as it was when the file was last looked at
 
     def load(self) -> None:
         """Reads the file; the log is open and recovered."""
@@ -111,24 +113,40 @@ class LogChecksums:
             self._live = LogChecksum(low, low, 0)
         for start in [start for start in self._full if start < low]:
             del self._full[start]
-        left = min(budget, self._end_offset() - self._live.end)
         done = 0
-        while done < left:
-            start, end, crc = self._live
-            count = min(left - done, start - start % size + size - end, _READ_BYTES)
-            data = self._read(end, count)
+        # To the end as it is then, so that the next append joins on.
+        while (left := min(budget - done, self._end_offset() - self._live.end)) > 0:
+            end = self._live.end
+            data = self._read(end, min(left, size - end % size, _READ_BYTES))
             if data is None:
                 break
-            end += count
-            done += count
-            row = LogChecksum(start, end, crc32(data, crc))
-            if end % size == 0:
-                if end - start == size:  # else it did not begin at its beginning
-                    self._full[start] = row
-                self._live = LogChecksum(end, end, 0)
-            else:
-                self._live = row
+            done += len(data)
+            self._add(data)
         return done
+
+    def append(self, offset: int, data: bytes | memoryview) -> None:
+        """Sums up bytes of one segment that were appended just now, while they are at hand.
+
+        Does nothing where what lies before them is not summed up yet, or is being so: `extend` has
+        them later. To read a log again took three times as long as to sum it up.
+        """
+        if self._live.end == offset and self._lock.acquire(blocking=False):
+            try:
+                if self._live.end == offset:
+                    self._add(data)
+            finally:
+                self._lock.release()
+
+    def _add(self, data: bytes | memoryview) -> None:
+        start, end, crc = self._live
+        end += len(data)
+        row = LogChecksum(start, end, crc32(data, crc))
+        size = self._log.queue.file_size
+        if end % size == 0:
+            if end - start == size:  # else it did not begin at its beginning
+                self._full[start] = row
+            row = LogChecksum(end, end, 0)
+        self._live = row
 
     def _read(self, offset: int, size: int) -> bytes | None:
         """Bytes of one segment, or None if they were deleted. Holes stay holes."""
@@ -183,7 +201,12 @@ class LogChecksums:
         Raises:
             OSError: the disk fails. That it is full is no reason: the rows can be made again.
         """
-        rows = [row for row in self.rows() if row.end <= flushed]
+        rows = self.rows()
+        if rows and rows[-1].end > flushed and rows[-1].start == self._last_live.start:
+            # It grew since the sync: as it was before will do.
+            rows.append(self._last_live)
+        self._last_live = self._live
+        rows = [row for row in rows if row.start < row.end <= flushed]
         saved = self._saved
         if rows == saved:
             return

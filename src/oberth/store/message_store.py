@@ -46,6 +46,7 @@ from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import is_full
 from oberth.store.group_commit import Done
 from oberth.store.index_repair import rebuild_damaged_files
+from oberth.store.mapped_file import LONG_SIZE
 from oberth.store.messages import (
     MessageExtBrokerInner,
     PutMessageResult,
@@ -494,6 +495,8 @@ class MessageStore(StoreReading):
         self._check_open()
         if not self.commit_log.append_raw(offset, data):
             return False
+        if len(data) >= LONG_SIZE:
+            self.checksums.append(offset, data)
         self.flush_service.wake()
         self.reput.wake()
         return True
