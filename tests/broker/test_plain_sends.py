@@ -6,26 +6,22 @@ import asyncio
 import itertools
 import json
 import random
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.rigs.failing_appends import copies_fail_behind_their_end
+from tests.rigs.plain_requests import answers_to, is_whole_request
+from tests.rigs.plain_requests import frame as request_frame
 
 from oberth.broker.plain_sends import REFUSED_FLAGS, PlainSendService
-from oberth.broker.send_topics import ClientAddresses
 from oberth.broker.unique_ids import UniqueIds
-from oberth.errors import RemoteProtocolError
-from oberth.formats.message import encode_host
 from oberth.formats.properties import BROKER_ONLY
 from oberth.kernels import arguments, runtime
 from oberth.remoting.aio import processors
-from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
-from oberth.remoting.connection import RemotingConnection
 from oberth.store.messages import PutMessageStatus
 
 MakeLive = Callable[..., Any]
@@ -38,7 +34,6 @@ WAITED = (
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
     PutMessageStatus.UNKNOWN_ERROR,
 )
-HOSTS = ClientAddresses(encode_host("10.1.2.3", 4567), encode_host("10.1.2.4", 10911))
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +48,8 @@ def _same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UniqueIds, "next", next_id)
 
 
-def frame(
-    opaque: int,
-    fields: dict[str, object],
-    body: bytes = b"",
-    *,
-    blanks: bool = False,
-    header: bytes | None = None,
-    **more: Any,
-) -> bytes:
-    """A frame whose header is written here and not by an encoder of ours."""
-    made: dict[str, object] = {"code": 310, "extFields": fields, "flag": 0, "language": "JAVA"}
-    made |= {"opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 493} | more
-    if header is None:
-        separators = None if blanks else (",", ":")
-        header = json.dumps(made, separators=separators).encode()
-    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+def frame(opaque: int, fields: dict[str, object], body: bytes = b"", **more: Any) -> bytes:
+    return request_frame(opaque, fields, body, **{"code": 310, **more})
 
 
 def plain_fields(number: int, **more: object) -> dict[str, object]:
@@ -151,20 +132,6 @@ def unusual(chance: random.Random, number: int) -> bytes:
     )
 
 
-def is_whole_send(data: bytes, number: int) -> bool:
-    """Whether the general way reads one send with this number in a frame."""
-    try:
-        commands = RemotingConnection().receive_data(data)
-    except RemoteProtocolError:
-        return False
-    return (
-        len(commands) == 1
-        and commands[0].code == 310
-        and commands[0].opaque == number
-        and not commands[0].flag & 1
-    )
-
-
 def some_frames(seed: int, count: int) -> list[bytes]:
     chance = random.Random(seed)
     made: list[bytes] = []
@@ -183,43 +150,9 @@ def some_frames(seed: int, count: int) -> list[bytes]:
             spoilt = bytearray(frame(number, plain_fields(number), b"spoilt"))
             spoilt[chance.randrange(8, len(spoilt))] = chance.randrange(256)
             data = bytes(spoilt)
-        if is_whole_send(data, number):
+        if is_whole_request(data, number, 310):
             made.append(data)
     return made
-
-
-async def answers_to(
-    live: Any, frames: Sequence[bytes], pieces: Sequence[bytes]
-) -> dict[int, bytes]:
-    """Has one connection bring pieces; the answers by number, until each frame has its own."""
-    wanted = {
-        command.opaque
-        for data in frames
-        for command in RemotingConnection().receive_data(data)
-        if not command.flag & ONEWAY_FLAG
-    }
-    server = live.broker.server
-    before = set(server.channels)
-    address = live.broker.address
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    await live.until(lambda: set(server.channels) - before)
-    (channel,) = set(server.channels) - before
-    channel.context = HOSTS
-    channel.remote = Address("10.1.2.3", 4567)  # refusals name it
-    answers: dict[int, bytes] = {}
-
-    for piece in pieces:
-        channel.data_received(piece)  # not over the socket, which would join pieces as it likes
-    async with asyncio.timeout(100):
-        while answers.keys() != wanted:
-            head = await reader.readexactly(4)
-            data = head + await reader.readexactly(int.from_bytes(head, "big"))
-            (command,) = RemotingConnection().receive_data(data)
-            assert command.opaque not in answers
-            answers[command.opaque] = data
-    writer.close()
-    await writer.wait_closed()
-    return answers
 
 
 async def outcome(

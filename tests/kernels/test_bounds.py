@@ -24,6 +24,7 @@ from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.gather import copy_records, gather, host_texts, message_ids, property_maps
 from oberth.kernels.hashing import crc32, java_hash
 from oberth.kernels.index import IndexEntries, index_keys
+from oberth.kernels.pulls import PlainPulls
 from oberth.kernels.queues import QueueTable, build_units
 from oberth.kernels.scan import find_record, scan
 from oberth.kernels.sends import Chunk, PlainSends
@@ -123,6 +124,13 @@ def take_sends(data):
     return 0
 
 
+def spoil(frames):
+    frames = bytearray(frames)
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        frames[chance.randrange(len(frames))] = chance.randrange(256)
+    return bytes(frames[: chance.randrange(len(frames) + 1)] if chance.random() < 0.5 else frames)
+
+
 def some_frames():
     frames = b""
     for _ in range(chance.randrange(1, 4)):
@@ -138,10 +146,45 @@ def some_frames():
         size = len(header)
         frames += (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
         frames += header + body
-    frames = bytearray(frames)
-    for _ in range(chance.choice([0, 0, 1, 3])):
-        frames[chance.randrange(len(frames))] = chance.randrange(256)
-    return bytes(frames[: chance.randrange(len(frames) + 1)] if chance.random() < 0.5 else frames)
+    return spoil(frames)
+
+
+pulls = PlainPulls(frame_max=1 << 20, count_max=32, bytes_max=1 << 16, end=b"end")
+answered = 0
+
+
+def take_pulls(data, log, units):
+    global answered
+    if not pulls.read([data, data]):
+        return 0
+    pulls.asked()
+    for stretch in pulls.stretches():
+        pulls.give(stretch.number, units, chance.randrange(4), 6, log, 0, b"start", b"middle")
+    answered += pulls.answer(1)
+    pulls.used()
+    pulls.answers()
+    return 1
+
+
+def some_pulls():
+    frames = b""
+    for _ in range(chance.randrange(1, 4)):
+        fields = {
+            "consumerGroup": "G" * chance.choice([1, 1, 300, 1100]),
+            "topic": chance.choice("TU"),
+            "queueId": chance.randrange(3),
+            "queueOffset": chance.randrange(12),
+            "maxMsgNums": chance.choice([1, 2, 32, 300]),
+            "sysFlag": chance.randrange(8),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 1,
+            "subVersion": 1,
+        }
+        text = ",".join('"%s":"%s"' % each for each in fields.items())
+        header = '{"code":11,"extFields":{%s},"flag":0,"opaque":%d}' % (text, chance.randrange(9))
+        size = len(header)
+        frames += (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header.encode()
+    return spoil(frames)
 
 
 taken = 0
@@ -152,6 +195,23 @@ for _ in range(2000):
     whole[: len(data)] = data
     taken += take_sends(whole[: len(data)])
 assert taken > 500, taken
+
+taken = 0
+for _ in range(2000):
+    data = some_pulls()
+    log = some_bytes()
+    columns = Columns(200)
+    scan(log, columns, TopicTable(), own_position=False)
+    offsets = columns.commit_log_offset[: columns.count]
+    units = b"".join(UNIT.pack(*each, 0) for each in zip(offsets, columns.record_size))
+    units += UNIT.pack(len(log) - chance.randrange(1, 9), 4, 0) + UNIT.pack(1 << 40, 9, 0)
+    first, last = (data, log) if chance.random() < 0.5 else (log, data)
+    whole[: len(first)] = first
+    whole[len(whole) - len(last) :] = last
+    views = (whole[: len(first)], whole[len(whole) - len(last) :])
+    taken += take_pulls(*(views if first is data else views[::-1]), units)
+assert taken > 500, taken
+assert answered > 100, answered
 
 for _ in range(150):
     data = some_bytes()

@@ -25,6 +25,7 @@ from oberth.broker.broker_config import FAST_PORT_DISTANCE, BrokerConfig
 from oberth.broker.http_endpoint import HttpEndpoint
 from oberth.broker.metrics import Metrics, MoreMetrics
 from oberth.broker.parts import Parts
+from oberth.broker.plain_pulls import PlainRequests
 from oberth.broker.schedule_service import TICK_MS
 from oberth.broker.services import Services
 from oberth.broker.serving import Processors
@@ -115,7 +116,11 @@ class Broker(Service):
         parts.schedule.readable = self._readable_of_level
         services.lite.start(processors.lite_pops.run_again)
         services.dispatching.arrival_listeners.append(processors.pops.on_arrival)
-        services.changes.listeners += [processors.send.config_changed, self._config_changed]
+        services.changes.listeners += [
+            processors.send.config_changed,
+            processors.pull.plain.config_changed,
+            self._config_changed,
+        ]
         parts.topic_listeners.append(processors.send.topics_changed)
         parts.reset_listeners += [
             services.dispatching.on_offset_reset,
@@ -215,9 +220,13 @@ class Broker(Service):
         )
         table, clients = self.services.processors, self.processors.clients
         # A gate, or what extends the table, must see each request: then the general way serves all
-        taker = None if access.is_enabled or self.extend else self.processors.send.plain
+        is_open = not (access.is_enabled or self.extend)
+        sends, pulls = self.processors.send.plain, self.processors.pull.plain
         self.server = RemotingServer(
-            access.guard(table), options, on_close=clients.connection_closed, data_taker=taker
+            access.guard(table),
+            options,
+            on_close=clients.connection_closed,
+            data_taker=PlainRequests(sends, pulls) if is_open else None,
         )
         await self.server.start()
         port = self.server.address.port
@@ -232,7 +241,7 @@ class Broker(Service):
             replace(options, port=fast_port),
             on_close=clients.connection_closed,
             owns_processors=False,
-            data_taker=taker,
+            data_taker=sends if is_open else None,  # it serves no pulls
         )
         await self.fast_server.start()
 

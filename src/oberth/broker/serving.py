@@ -103,6 +103,7 @@ class Processors:
             dispatch_now=dispatch_now,
             start_task=services.tasks.start,
             follows_master=lambda: services.ha.follows_master,
+            is_parted=lambda: services.ha.parted_at is not None,
         )
         self.pops = PopMessageProcessor(
             config=config,

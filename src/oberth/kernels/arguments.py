@@ -351,6 +351,7 @@ GATHER_ARGUMENTS: Final = 11
     COPY_OUT,
     COPY_OUT_MAX,
 ) = range(7)
+COPY_ARGUMENTS: Final = 7
 
 # Places in the arguments of `property_maps`.
 (
@@ -558,12 +559,14 @@ CLEAN_ARGUMENTS: Final = 18
     RECORDS_OFFSETS,  # out: address of int64 by record, where it begins in the log
 ) = range(15)
 RECORDS_ARGUMENTS: Final = 15
-# Plain sends, see `oberth.kernels.sends`. Bytes that a connection brought: a chunk.
+# Plain requests, see `oberth.kernels.sends` and `oberth.kernels.pulls`. Bytes that a connection
+# brought: a chunk.
 (
     CHUNK_DATA,  # address
     CHUNK_SIZE,
-    CHUNK_HOSTS,  # address of the client's host and the broker's, IPv4, as a record has them
-    CHUNK_USED,  # out: up to where there are whole plain sends
+    CHUNK_HOSTS,  # address of the client's host and the broker's, IPv4, as a record has them; of
+    # pulls nothing
+    CHUNK_USED,  # out: up to where there are whole plain requests
     CHUNK_ROWS,  # out: the row after its last one
     CHUNK_ANSWERS,  # out: where its answers end
 ) = range(6)
@@ -627,7 +630,7 @@ SEND_CODE: Final = 310
 SEND_ONEWAY_FLAG: Final = 2
 SEND_NAME_MAX: Final = 40
 """Bytes of the longest property name that is looked for."""
-SEND_HEADER_MAX: Final = 16384
+PLAIN_HEADER_MAX: Final = 16384
 """Bytes of a header that is looked into; others go the general way."""
 SEND_ANSWER_SPARE: Final = 128
 """Bytes of an answer besides its fixed texts and its key: numbers and the message id."""
@@ -650,6 +653,100 @@ STORE_ARGUMENTS: Final = 12
 SEND_PIECES: Final = 6
 """An answer: a text, queue id, text, message id, text, queue offset, text, key, text, opaque, text.
 """
+# One plain pull.
+(
+    PULL_OPAQUE,
+    PULL_PLACE,  # number of the stretch that it reads
+    PULL_OFFSET,  # of the first message
+    PULL_COUNT,  # messages at most
+    PULL_BYTES_MAX,  # bytes at most; 0 or less for no limit
+    PULL_SYS_FLAG,
+    PULL_COMMIT,  # the offset that it commits
+    PULL_END,  # where its frame ends in the chunk
+    PULL_NEXT,  # out: where the next pull goes on; -1 where it is not answered here
+) = range(9)
+PULL_FIELDS: Final = 9
+# What all pulls with the same right have in common.
+(
+    RIGHT_KEY,  # where it lies among the keys
+    RIGHT_KEY_SIZE,
+) = range(2)
+RIGHT_FIELDS: Final = 2
+# A stretch of a queue that pulls with the same right ask for; what follows PLACE_HIGH is for
+# `pull_answers`, all of it 0 at first.
+(
+    PLACE_RIGHT,  # number of the right
+    PLACE_QUEUE_ID,
+    PLACE_LOW,  # the first queue offset that is asked for
+    PLACE_HIGH,  # behind the last one
+    PLACE_UNITS,  # address of ConsumeQueue units; 0: none is answered
+    PLACE_UNITS_FROM,  # queue offset of the first
+    PLACE_UNITS_COUNT,
+    PLACE_FILE_UNITS,  # how many a file of the queue has
+    PLACE_DATA,  # address of a segment's bytes
+    PLACE_DATA_START,  # CommitLog offset of byte 0
+    PLACE_DATA_SIZE,  # how many bytes can be read
+    PLACE_START,  # address of an answer's header up to the next offset
+    PLACE_START_SIZE,
+    PLACE_MIDDLE,  # address of what follows up to the opaque number
+    PLACE_MIDDLE_SIZE,
+    PLACE_SERVED,  # out: pulls that were answered
+    PLACE_MESSAGES,  # out: what they got
+    PLACE_BYTES,
+) = range(18)
+PLACE_FIELDS: Final = 18
+# Places in the arguments of `pull_rows`.
+(
+    PULLS_CHUNKS,  # address of chunks
+    PULLS_CHUNK_COUNT,
+    PULLS_FRAME_MAX,  # bytes of a frame
+    PULLS_COUNT_MAX,  # messages of an answer
+    PULLS_ROWS,  # out: address of PULLS_ROW_MAX rows
+    PULLS_RIGHTS,  # out: address of as many rights
+    PULLS_RIGHT_COUNT,  # out
+    PULLS_RIGHT_SLOTS,  # work: address of PULLS_SLOTS int32
+    PULLS_TEXT,  # out: address of the keys of rights
+    PULLS_TEXT_MAX,
+    PULLS_TEXT_USED,  # out
+    PULLS_PLACES,  # out: address of PULLS_ROW_MAX places
+    PULLS_PLACE_COUNT,  # out
+    PULLS_PLACE_SLOTS,  # work: address of PULLS_SLOTS int32
+) = range(14)
+PULLS_ARGUMENTS: Final = 14
+PULLS_ROW_MAX: Final = 256
+PULLS_SLOTS: Final = 2 * PULLS_ROW_MAX
+assert PULLS_SLOTS & (PULLS_SLOTS - 1) == 0
+PULL_CODE: Final = 11
+PULL_LITE_CODE: Final = 361
+PULL_COMMITS: Final = 1
+PULL_BRINGS_SUBSCRIPTION: Final = 4
+"""Bits of a pull's system flag."""
+PULL_COUNT_LIMIT: Final = 255
+"""Messages of a pull that is plain."""
+PULL_STRETCH: Final = 1024
+"""Units of a queue that are looked up together."""
+PULL_KEY_MAX: Final = 1024
+"""Bytes of a key."""
+PULL_KEY_SPARE: Final = 24
+"""Bytes of it besides names, version and expression."""
+PULL_BYTES_MIN: Final = 100
+"""The least that a pull may ask for."""
+PULL_HEAD_SPARE: Final = 48
+"""Bytes of an answer's head besides its fixed texts."""
+# Places in the arguments of `pull_answers`.
+(
+    ANSWERS_CHUNKS,
+    ANSWERS_CHUNK_COUNT,
+    ANSWERS_ROWS,
+    ANSWERS_PLACES,
+    ANSWERS_OUT,  # out: address of bytes
+    ANSWERS_OUT_MAX,
+    ANSWERS_BYTES_MAX,  # of the messages of one answer
+    ANSWERS_YOUNG_FROM,  # CommitLog offset; what is older makes an answer say more
+    ANSWERS_END,  # address of what a header ends with, behind the opaque number
+    ANSWERS_END_SIZE,
+) = range(10)
+ANSWERS_ARGUMENTS: Final = 10
 
 
 def _layout() -> int:

@@ -53,6 +53,8 @@ KERNELS: Final = (
     "batch_records",
     "send_rows",
     "send_records",
+    "pull_rows",
+    "pull_answers",
 )
 
 _disabled = False

@@ -112,11 +112,14 @@ class SendResponses:
         return _HEAD.pack(4 + size, size) + header
 
 
-_PULL: Final = (
-    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d",'
-    b'"nextBeginOffset":"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b},"flag":1,'
-    b'"language":"' + _LANGUAGE + b'","opaque":%d' + _TAIL
+_PULL_START: Final = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"'
 )
+_PULL_MIDDLE: Final = (
+    b'","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"%b},"flag":1,'
+    b'"language":"' + _LANGUAGE + b'","opaque":'
+)
+_PULL: Final = _PULL_START + b"%d" + _PULL_MIDDLE + b"%d" + _TAIL
 
 
 def render_pull_head(
@@ -141,3 +144,22 @@ def render_pull_head(
     )  # fmt: skip
     size = len(header)
     return _HEAD.pack(4 + size + body_size, size) + header
+
+
+FOUND_PULL_END: Final = _TAIL % b'"remark":"FOUND",'
+"""What the header of a pull's answer with messages ends with, behind the opaque number."""
+
+
+def found_pull_pieces(
+    min_offset: int,
+    max_offset: int,
+    *,
+    suggest_which_broker_id: int,
+    group_sys_flag: int,
+    topic_sys_flag: int,
+) -> tuple[bytes, bytes]:
+    """The same for `kernels.pulls`: what stands before the next offset, and what behind it."""
+    return (
+        _PULL_START % (0, suggest_which_broker_id, group_sys_flag),
+        _PULL_MIDDLE % (max_offset, min_offset, topic_sys_flag, b""),
+    )

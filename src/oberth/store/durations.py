@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 RECENT_MAX: Final = 2048
@@ -29,6 +30,11 @@ class Durations:
         self.recent_s.append(took_s)
         if took_s > self.longest_s:
             self.longest_s = took_s
+
+    def add_many(self, took_s: float, count: int) -> None:
+        """So many more, which took that long each."""
+        self.recent_s.extend(repeat(took_s, min(count, RECENT_MAX)))
+        self.longest_s = max(self.longest_s, took_s)
 
     @property
     def longest_ms(self) -> int:

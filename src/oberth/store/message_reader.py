@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from oberth.formats.batch_consume_queue import UNIT as BATCH_UNIT
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE, UNIT, UNIT_SIZE
@@ -53,6 +53,28 @@ COPIED_BYTES_MAX: Final = 64 << 10
 _UNITS_AT_ONCE_MAX: Final = 256
 # Taken where the machine does not tell.
 _MEMORY_UNKNOWN: Final = 24 << 30
+
+
+class PlainStretch(NamedTuple):
+    """What readers of a stretch of a queue get their messages from, see `kernels.pulls`.
+
+    Attributes:
+        units: of the queue.
+        units_from: queue offset of the first.
+        file_units: how many a file of the queue has.
+        segment: what can be read of the segment in which the first message lies.
+        segment_start: CommitLog offset of its first byte.
+        min_offset: of the queue.
+        max_offset: of the queue.
+    """
+
+    units: bytes
+    units_from: int
+    file_units: int
+    segment: memoryview
+    segment_start: int
+    min_offset: int
+    max_offset: int
 
 
 _SIZE_MIN: Final = 4
@@ -310,6 +332,50 @@ class MessageReader:
         if end > 0:
             yield start, end, through
 
+    @property
+    def young_from(self) -> int:
+        """CommitLog offset: who reads what is older is told to ask a slave."""
+        return self._log.max_offset - self._young_bytes
+
+    def plain_stretch(self, topic: str, queue_id: int, low: int, high: int) -> PlainStretch | None:
+        """What is needed to answer without a filter who reads between two offsets of a queue.
+
+        None where nothing is found there, or where that waits for a disk or is no plain queue's:
+        then `get_message` says what there is.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue) or self._config.line is Line.V4_9:
+            return None
+        low_offset, high_offset = max(queue.min_offset, 0), queue.max_offset
+        first = max(low, low_offset)
+        if first >= high_offset:
+            return None
+        if self.has_old:
+            blocks = range(first // BLOCK_UNITS, (min(high, high_offset) - 1) // BLOCK_UNITS + 1)
+            if not all(self._is_block_resident(queue, block) for block in blocks):
+                return None
+        units = queue.units(first, high - first)
+        if not units:
+            return None
+        segment = self._log.queue.find(UNIT.unpack_from(units)[0])
+        buffer = None if segment is None else segment.select(0)
+        if segment is None or buffer is None:
+            return None
+        return PlainStretch(
+            units,
+            first,
+            queue.units_per_file,
+            buffer,
+            segment.start_offset,
+            low_offset,
+            high_offset,
+        )
+
+    def note_found(self, count: int, took_s: float) -> None:
+        """So many reads of plain stretches found messages; how long they took together."""
+        self.found_count += count
+        self.get_times.add_many(took_s / count, count)
+
     def _get_plain(
         self, queue: ConsumeQueue, offset: int, max_msg_nums: int, max_total_size: int
     ) -> GetMessageResult | None:
@@ -340,7 +406,7 @@ class MessageReader:
         lowest = min(offsets)
         segment = self._log.queue.find(lowest)
         # At 0 lies a filler, or the first message of all.
-        if segment is None or not lowest or lowest < self._log.max_offset - self._young_bytes:
+        if segment is None or not lowest or lowest < self.young_from:
             return None
         buffer = segment.select(0)
         if buffer is None:

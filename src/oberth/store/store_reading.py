@@ -22,6 +22,7 @@ from oberth.formats.message import (
 from oberth.formats.options import Line
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.message_reader import PlainStretch
 from oberth.store.messages import (
     GetMessageResult,
     MessageFilter,
@@ -75,6 +76,13 @@ class StoreReading(StoreParts):
         return self.reader.get_message(
             topic, queue_id, offset, max_msg_nums, message_filter, max_total_size
         )
+
+    def plain_stretch(self, topic: str, queue_id: int, low: int, high: int) -> PlainStretch | None:
+        """See MessageReader.plain_stretch."""
+        self._check_open()
+        if self.compaction is not None and self.compaction.covers(topic):
+            return None
+        return self.reader.plain_stretch(topic, queue_id, low, high)
 
     def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
         """Whether `get_message` waits for no disk, as far as the system tells. Never waits."""

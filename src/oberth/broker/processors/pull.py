@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from oberth.broker import remarks
 from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.held_requests import HOLD_MS_MAX, kept_request
+from oberth.broker.plain_pulls import Allowed, Ask, PlainPullService
 from oberth.broker.pull_request_hold import HeldPull, PropertiesFilter
 from oberth.broker.static_topics import NOT_LEADER, LogicalQueue, to_logical_pull
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
@@ -159,6 +160,7 @@ class PullMessageProcessor:
         dispatch_now: Callable[[], None],
         start_task: StartTask,
         follows_master: Callable[[], bool] = lambda: False,
+        is_parted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._follows_master = follows_master
@@ -180,6 +182,16 @@ class PullMessageProcessor:
         self._dispatch_now = dispatch_now
         self._start_task = start_task
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
+        self.plain = PlainPullService(
+            store_config=store_config,
+            store=store,
+            offsets=offsets,
+            gets=self._broker_gets,
+            now_ms=now_ms,
+            dispatch_now=dispatch_now,
+            allows=self._plainly_allowed,
+            refuses=lambda: bool(static_topics) or is_parted(),
+        )
 
     def pull(
         self, channels: Sequence[Channel], requests: Sequence[RemotingCommand], until: float
@@ -245,7 +257,7 @@ class PullMessageProcessor:
             queue = self._static_topics.queue(topic, queue_id, request.ext_fields)
         try:
             if right is None:
-                group_config, topic_config = self._check(request, header)
+                group_config, topic_config = self._check(request.code, header)
             else:
                 group_config, topic_config = right.group_config, right.topic_config
             if queue is not None:
@@ -316,14 +328,9 @@ class PullMessageProcessor:
             return None
         if code == 0:
             count = result.message_count
-            if right.counts is None:
-                key_of_counts = f"{topic}@{group}"
-                right.counts = (
-                    self._stats.item(GROUP_GET_NUMS, key_of_counts),
-                    self._stats.item(GROUP_GET_SIZE, key_of_counts),
-                )
-            right.counts[0].add(count)
-            right.counts[1].add(result.buffer_total_size)
+            nums, sizes = self._counts_of(right, group, topic)
+            nums.add(count)
+            sizes.add(result.buffer_total_size)
             self._broker_gets.add(count)
         head = render_pull_head(
             request.opaque,
@@ -339,6 +346,37 @@ class PullMessageProcessor:
         # The slices keep their segment alive until the socket has them.
         channel.send_frames((head, *result.records) if code == 0 else (head,))
         return None
+
+    def _counts_of(self, right: _Right, group: str, topic: str) -> tuple[StatsItem, StatsItem]:
+        counts = right.counts
+        if counts is None:
+            key = f"{topic}@{group}"
+            counts = right.counts = (
+                self._stats.item(GROUP_GET_NUMS, key),
+                self._stats.item(GROUP_GET_SIZE, key),
+            )
+        return counts
+
+    def _plainly_allowed(self, ask: Ask) -> Allowed | None:
+        """What pulls that ask this may read, if they are answered without a filter."""
+        header = ask.header
+        try:
+            group_config, topic_config = self._check(ask.code, header)
+            right = _Right(group_config, topic_config, *self._filter(header, group_config))
+        except Refusal:
+            return None
+        if right.message_filter is not None or right.properties_filter is not None:
+            return None
+        code, suggested = self._outcome(GetMessageResult(GetMessageStatus.FOUND), 0, group_config)
+        if code:
+            return None
+        return Allowed(
+            topic_config.read_queue_nums,
+            suggested,
+            group_config.group_sys_flag,
+            topic_config.topic_sys_flag,
+            partial(self._counts_of, right, header.consumer_group, header.topic),
+        )
 
     def _read(
         self,
@@ -510,7 +548,7 @@ class PullMessageProcessor:
         )
 
     def _check(
-        self, request: RemotingCommand, header: PullMessageRequestHeader
+        self, code: int, header: PullMessageRequestHeader
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks before the filter, in the reference's order."""
         config = self._config
@@ -520,7 +558,7 @@ class PullMessageProcessor:
                 f"the broker[{self._own.ip}] pulling message is forbidden",
                 _forbidden(FORBIDDEN_BY_BROKER),
             )
-        if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+        if code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
             raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._own.ip}] for lite pull consumer is forbidden",

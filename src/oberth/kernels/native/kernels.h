@@ -28,7 +28,9 @@
     each(clean_batch)  \
     each(batch_records) \
     each(send_rows)    \
-    each(send_records)
+    each(send_records) \
+    each(pull_rows)    \
+    each(pull_answers)
 
 #define DECLARE(name) int64_t kernel_##name(int64_t *args);
 KERNELS(DECLARE)

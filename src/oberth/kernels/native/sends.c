@@ -5,91 +5,14 @@
    no property that means anything to the broker. All else is left where it is, for the general
    way, which decides. */
 #include "checks.h"
+#include "headers.h"
 #include "kernels.h"
 #include "records.h"
 
 enum { NAME_END = 1, VALUE_END = 2 };
-enum { HEAD_SIZE = 8 };
 /* A record without body, topic, and properties; both hosts IPv4. */
 enum { BARE_SIZE = FIXED_SIZE_V1 };
 enum { HOST_PAIR = 2 * HOST_V4_SIZE };
-
-typedef struct {
-    const uint8_t *data;
-    int64_t at, end;
-} Reader;
-
-typedef struct {
-    int64_t at, size;
-} Span;
-
-INLINE void skip_blanks(Reader *in) {
-    while (in->at < in->end) {
-        uint8_t byte = in->data[in->at];
-        if (byte != ' ' && byte != '\t' && byte != '\n' && byte != '\r') return;
-        in->at++;
-    }
-}
-
-/* Passes one byte with blanks around it. */
-INLINE bool take(Reader *in, uint8_t wanted) {
-    skip_blanks(in);
-    if (in->at >= in->end || in->data[in->at] != wanted) return false;
-    in->at++;
-    skip_blanks(in);
-    return true;
-}
-
-INLINE bool is_plain_byte(uint8_t byte) {
-    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\';
-}
-
-/* A string without escapes. */
-INLINE bool take_string(Reader *in, Span *found) {
-    if (in->at >= in->end || in->data[in->at] != '"') return false;
-    int64_t start = ++in->at;
-    while (in->at < in->end && is_plain_byte(in->data[in->at])) in->at++;
-    if (in->at >= in->end || in->data[in->at] != '"') return false;
-    *found = (Span){start, in->at - start};
-    in->at++;
-    return true;
-}
-
-INLINE bool is_text(const Reader *in, Span span, const char *text, int64_t size) {
-    return span.size == size && memcmp(in->data + span.at, text, (size_t)size) == 0;
-}
-#define IS(in, span, text) is_text(in, span, text, (int64_t)sizeof text - 1)
-
-/* A decimal number of at most 18 digits; `end` is where it must end. */
-INLINE bool number_in(const uint8_t *data, int64_t start, int64_t end, int64_t *found) {
-    bool negative = start < end && data[start] == '-';
-    start += negative;
-    if (start >= end || end - start > 18) return false;
-    int64_t value = 0;
-    for (; start < end; start++) {
-        int64_t digit = data[start] - '0';
-        if (digit < 0 || digit > 9) return false;
-        value = value * 10 + digit;
-    }
-    *found = negative ? -value : value;
-    return true;
-}
-
-INLINE bool number_of(const Reader *in, Span span, int64_t *found) {
-    return number_in(in->data, span.at, span.at + span.size, found);
-}
-
-INLINE bool is_int32(int64_t value) { return value >= INT32_MIN && value <= INT32_MAX; }
-
-/* A JSON number that is an int32: no leading zero, fraction or exponent. */
-INLINE bool take_int32(Reader *in, int64_t *found) {
-    int64_t start = in->at;
-    if (in->at < in->end && in->data[in->at] == '-') in->at++;
-    int64_t first = in->at;
-    while (in->at < in->end && in->data[in->at] >= '0' && in->data[in->at] <= '9') in->at++;
-    if (in->at - first > 1 && in->data[first] == '0') return false;
-    return number_in(in->data, start, in->at, found) && is_int32(*found);
-}
 
 /* Property names that are looked at one by one. */
 typedef struct {
@@ -170,18 +93,23 @@ static bool take_properties(Reader *in, uint8_t *text, int64_t room, const Names
     return key->at >= 0;
 }
 
-/* Fields seen, so that none counts twice. */
 enum {
-    SEEN_CODE = 1, SEEN_FIELDS = 2, SEEN_FLAG = 4, SEEN_LANGUAGE = 8, SEEN_OPAQUE = 16,
-    SEEN_TYPE = 32, SEEN_VERSION = 64, SEEN_REMARK = 128,
-    SEEN_TOPIC = 1 << 8, SEEN_QUEUE = 1 << 9, SEEN_SYS_FLAG = 1 << 10, SEEN_BORN = 1 << 11,
-    SEEN_USER_FLAG = 1 << 12, SEEN_PROPERTIES = 1 << 13, SEEN_BATCH = 1 << 14,
+    SEEN_TOPIC = SEEN_EXT, SEEN_QUEUE = SEEN_EXT << 1, SEEN_SYS_FLAG = SEEN_EXT << 2,
+    SEEN_BORN = SEEN_EXT << 3, SEEN_USER_FLAG = SEEN_EXT << 4, SEEN_PROPERTIES = SEEN_EXT << 5,
+    SEEN_BATCH = SEEN_EXT << 6,
 };
 #define NEEDED                                                                              \
-    (SEEN_CODE | SEEN_FIELDS | SEEN_FLAG | SEEN_OPAQUE | SEEN_TOPIC | SEEN_QUEUE |          \
-     SEEN_SYS_FLAG | SEEN_BORN | SEEN_USER_FLAG | SEEN_PROPERTIES)
+    (SEEN_TOPIC | SEEN_QUEUE | SEEN_SYS_FLAG | SEEN_BORN | SEEN_USER_FLAG | SEEN_PROPERTIES)
 
-static bool take_fields(Reader *in, int64_t *args, int64_t *row, const Names *names, int *seen) {
+/* A send that is being read. */
+typedef struct {
+    int64_t *args, *row;
+    const Names *names;
+} Send;
+
+static bool take_fields(Reader *in, void *to, int *seen) {
+    const Send *send = to;
+    int64_t *args = send->args, *row = send->row;
     if (!take(in, '{')) return false;
     for (;;) {
         Span name, value;
@@ -203,8 +131,8 @@ static bool take_fields(Reader *in, int64_t *args, int64_t *row, const Names *na
         if (bit == SEEN_PROPERTIES) {
             uint8_t *text = bytes_at(args[SENDS_TEXT]) + args[SENDS_TEXT_USED];
             Span key;
-            if (!take_properties(in, text, args[SENDS_TEXT_MAX] - args[SENDS_TEXT_USED], names,
-                                 &row[SEND_TEXT_SIZE], &key))
+            if (!take_properties(in, text, args[SENDS_TEXT_MAX] - args[SENDS_TEXT_USED],
+                                 send->names, &row[SEND_TEXT_SIZE], &key))
                 return false;
             row[SEND_TEXT_AT] = (int64_t)(uintptr_t)text;
             row[SEND_KEY_AT] = (int64_t)(uintptr_t)(text + key.at);
@@ -234,54 +162,18 @@ static bool take_fields(Reader *in, int64_t *args, int64_t *row, const Names *na
                 default: break;
             }
         }
-        skip_blanks(in);
-        if (in->at < in->end && in->data[in->at] == ',') {
-            take(in, ',');
-            continue;
-        }
-        return take(in, '}');
+        int more = next_entry(in);
+        if (more <= 0) return more == 0;
     }
 }
 
-static bool take_header(Reader *in, int64_t *args, int64_t *row, const Names *names) {
-    int seen = 0;
-    int64_t number;
-    Span name, value;
-    if (!take(in, '{')) return false;
-    for (;;) {
-        if (!take_string(in, &name) || !take(in, ':')) return false;
-        int bit;
-        if (IS(in, name, "code")) bit = SEEN_CODE;
-        else if (IS(in, name, "extFields")) bit = SEEN_FIELDS;
-        else if (IS(in, name, "flag")) bit = SEEN_FLAG;
-        else if (IS(in, name, "language")) bit = SEEN_LANGUAGE;
-        else if (IS(in, name, "opaque")) bit = SEEN_OPAQUE;
-        else if (IS(in, name, "serializeTypeCurrentRPC")) bit = SEEN_TYPE;
-        else if (IS(in, name, "version")) bit = SEEN_VERSION;
-        else if (IS(in, name, "remark")) bit = SEEN_REMARK;
-        else return false;
-        if (seen & bit) return false;
-        seen |= bit;
-        if (bit == SEEN_FIELDS) {
-            if (!take_fields(in, args, row, names, &seen)) return false;
-        } else if (bit & (SEEN_LANGUAGE | SEEN_TYPE | SEEN_REMARK)) {
-            if (!take_string(in, &value)) return false;
-        } else {
-            if (!take_int32(in, &number)) return false;
-            if (bit == SEEN_CODE && number != SEND_CODE) return false;
-            if (bit == SEEN_OPAQUE) row[SEND_OPAQUE] = number;
-            if (bit == SEEN_FLAG) {
-                if (number != 0 && number != SEND_ONEWAY_FLAG) return false;
-                row[SEND_ONEWAY] = number != 0;
-            }
-        }
-        skip_blanks(in);
-        if (in->at < in->end && in->data[in->at] == ',') {
-            take(in, ',');
-            continue;
-        }
-        return take(in, '}') && in->at == in->end && (seen & NEEDED) == NEEDED;
-    }
+static bool take_send(Reader *in, Send *send) {
+    Head head = {.code = SEND_CODE, .other_code = SEND_CODE};
+    if (!take_header(in, &head, take_fields, send) || (head.seen & NEEDED) != NEEDED) return false;
+    if (head.flag != 0 && head.flag != SEND_ONEWAY_FLAG) return false;
+    send->row[SEND_OPAQUE] = head.opaque;
+    send->row[SEND_ONEWAY] = head.flag != 0;
+    return true;
 }
 
 /* The number of a topic that the table has, or -1. */
@@ -336,21 +228,18 @@ int64_t kernel_send_rows(int64_t *args) {
         const uint8_t *data = bytes_at(chunk[CHUNK_DATA]);
         const int64_t size = chunk[CHUNK_SIZE];
         int64_t at = 0;
-        while (count < args[SENDS_ROW_MAX] && size - at >= HEAD_SIZE) {
-            int64_t length = load_be32(data, at);
-            int64_t word = load_be32(data, at + 4);
-            int64_t header = word & 0xFFFFFF;
-            if (word >> 24 != 0 || header > SEND_HEADER_MAX || length < 4 + header ||
-                length > args[SENDS_FRAME_MAX] - 4 || length > size - at - 4)
-                break;
+        Reader in;
+        int64_t end;
+        while (count < args[SENDS_ROW_MAX] &&
+               take_frame(data, size, at, args[SENDS_FRAME_MAX], &in, &end)) {
             int64_t *row = rows + count * SEND_FIELDS;
-            Reader in = {data, at + HEAD_SIZE, at + HEAD_SIZE + header};
+            Send send = {args, row, &names};
             row[SEND_CHUNK] = n;
             row[SEND_BODY_AT] = (int64_t)(uintptr_t)(data + in.end);
-            row[SEND_BODY_SIZE] = length - 4 - header;
-            if (!take_header(&in, args, row, &names) || !check_row(args, row)) break;
+            row[SEND_BODY_SIZE] = end - in.end;
+            if (!take_send(&in, &send) || !check_row(args, row)) break;
             args[SENDS_TEXT_USED] += row[SEND_TEXT_SIZE];
-            at += 4 + length;
+            at = end;
             count++;
         }
         chunk[CHUNK_USED] = at;
@@ -360,24 +249,6 @@ int64_t kernel_send_rows(int64_t *args) {
     return count;
 }
 
-INLINE uint8_t *put_bytes(uint8_t *out, const uint8_t *text, int64_t size) {
-    memcpy(out, text, (size_t)size);
-    return out + size;
-}
-
-INLINE uint8_t *put_decimal(uint8_t *out, int64_t value) {
-    uint8_t digits[20];
-    int count = 0;
-    uint64_t rest = value < 0 ? (uint64_t)0 - (uint64_t)value : (uint64_t)value;
-    if (value < 0) *out++ = '-';
-    do {
-        digits[count++] = (uint8_t)('0' + rest % 10);
-        rest /= 10;
-    } while (rest != 0);
-    while (count > 0) *out++ = digits[--count];
-    return out;
-}
-
 INLINE uint8_t *put_hex(uint8_t *out, const uint8_t *data, int64_t size) {
     static const uint8_t digits[] = "0123456789ABCDEF";
     for (int64_t n = 0; n < size; n++) {
@@ -385,10 +256,6 @@ INLINE uint8_t *put_hex(uint8_t *out, const uint8_t *data, int64_t size) {
         *out++ = digits[data[n] & 15];
     }
     return out;
-}
-
-INLINE uint8_t *put_piece(uint8_t *out, const int64_t *pieces, int number) {
-    return put_bytes(out, bytes_at(pieces[2 * number]), pieces[2 * number + 1]);
 }
 
 /* The records of all rows, back to back, and their answers. */
