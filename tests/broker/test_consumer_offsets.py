@@ -50,7 +50,9 @@ def test_a_commit_may_go_back() -> None:
 
 def test_a_reset_is_pending_for_its_queue_alone() -> None:
     offsets = ConsumerOffsets()
+    was_dirty = offsets.is_dirty
     offsets.commit("g", "T", 0, 5, 1)
+    assert (was_dirty, offsets.is_dirty) == (False, True)
     assert not offsets.has_reset("g", "T", 0)
     offsets.assign_reset("g", "T", 0, 2, 1)
     asked = [("g", "T", 0), ("g", "T", 1), ("g", "U", 0), ("h", "T", 0)]

@@ -37,7 +37,11 @@ def test_a_broker_has_its_own_topics() -> None:
     for name, queues, perm in (
         ("TBW102", 8, 7), ("BenchmarkTest", 1024, 6), ("DefaultCluster", 16, 7),
         ("broker-a", 1, 7), ("SCHEDULE_TOPIC_XXXX", 18, 6), ("DefaultCluster_REPLY_TOPIC", 1, 6),
-        ("rmq_sys_REVIVE_LOG_DefaultCluster", 8, 6),
+        ("rmq_sys_REVIVE_LOG_DefaultCluster", 8, 6), ("SELF_TEST_TOPIC", 1, 6),
+        ("OFFSET_MOVED_EVENT", 1, 6), ("rmq_sys_wheel_timer", 1, 6),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6), ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6),
+        ("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", 1, 6), ("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", 1, 6),
+        ("rmq_sys_SYNC_BROKER_MEMBER_broker-a", 1, 1),
     ):  # fmt: skip
         found = table.get(name)
         assert found is not None, name
@@ -83,6 +87,7 @@ def test_a_send_makes_a_topic_after_its_template() -> None:
     made = table.create_by_send("T", "TBW102", 4)
     assert made is not None
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (4, 4, 6)
+    assert table.create_by_send("T", "TBW102", 9) is made
     assert changed == ["T"]
     wide = table.create_by_send("U", "TBW102", 99, unit_mode=True)
     assert wide is not None
@@ -103,7 +108,9 @@ def test_a_topic_that_the_broker_needs_is_made_once() -> None:
 
 def test_changes_are_counted_and_refused_whole() -> None:
     table, _ = topics()
+    was_dirty = table.is_dirty
     assert table.update(TopicConfig(topic_name="T"))
+    assert (was_dirty, table.is_dirty) == (False, True)
     assert not table.update(TopicConfig(topic_name="T"))
     assert table.data_version.counter == 1
     with pytest.raises(OptionError, match="readQueueNums"):
@@ -132,6 +139,27 @@ def test_a_topic_is_quoted_as_java_prints_it() -> None:
         "TopicConfig [topicName=T, readQueueNums=16, writeQueueNums=16, perm=RWX, "
         "topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={}]"
     )
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_topic_that_has_messages_is_made_again(is_batch: bool) -> None:
+    table, changed = topics()
+    table.restore("T", 3, is_batch=is_batch)
+    found = table.get("T")
+    assert found is not None
+    assert (found.read_queue_nums, found.write_queue_nums, changed) == (3, 3, ["T"])
+    assert found.attributes == ({"queue.type": "BatchCQ"} if is_batch else {})
+
+
+def test_of_a_document_what_is_as_it_was_is_the_same() -> None:
+    table, _ = topics()
+    for name in ("same", "other"):
+        table.update(TopicConfig(topic_name=name))
+    document = parse_config(table.encode())
+    document["topicConfigTable"]["other"]["perm"] = 4
+    decoded, _ = table.decoded(document)
+    assert decoded["same"] is table.get("same")
+    assert (decoded["other"].perm, len(decoded)) == (4, 2)
 
 
 @pytest.mark.parametrize("name", ["client-5.5.0", "retry-4.9.7", "innerbatch-5.5.0"])

@@ -59,6 +59,9 @@ def test_limits() -> None:
     assert names.check_topic("%DLQ%" + "a" * 250)
     with pytest.raises(IllegalNameError, match="at most 255"):
         names.check_topic("%RETRY%" + "a" * 249)
+    assert names.check_stored_topic("a" * 255)
+    with pytest.raises(IllegalNameError, match="at most 255"):
+        names.check_stored_topic("a" * 256)
     assert names.check_group("g" * 120)
     with pytest.raises(IllegalNameError):
         names.check_group("g" * 121)

@@ -79,6 +79,15 @@ def test_reads_stop_at_the_end_of_a_file(tmp_path: Path) -> None:
     assert queue.units(24, 5) == b""
 
 
+def test_where_it_could_be_read_from_if_the_log_began_later(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    assert queue.readable_from(0) == -1
+    fill(queue, [2, 3, 4])
+    assert [queue.readable_from(end) for end in (0, 100, 150, 300)] == [0, 2, 5, 9]
+    queue.correct_min_offset(200)
+    assert [queue.readable_from(end) for end in (0, 200, 300)] == [5, 5, 9]
+
+
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_queue_ends_before_a_unit_of_zeros(tmp_path: Path, lost: int) -> None:
     queue = open_queue(tmp_path)

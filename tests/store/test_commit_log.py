@@ -332,6 +332,29 @@ def test_a_batch_that_does_not_fit_moves_whole_to_the_next_segment(make: Make) -
     assert result.commit_log_offset == SEGMENT
 
 
+def test_a_batch_has_room_for_its_number_before_a_segment_ends(make: Make) -> None:
+    flag = INNER_BATCH | NEED_UNWRAP
+    raw = p.encode_properties({"INNER_NUM": "5"})
+    batch = MessageExtBrokerInner("b", b"x", raw, sys_flag=flag)
+    topics = {"b": {"queue.type": "BatchCQ"}}
+    size = make(topics).append([batch])[0].end_offset
+    for left in range(size - 1, size - 4, -1):
+        log = make(topics)
+        filler = SEGMENT - BLANK_SIZE_MIN - left - 91 - len("t")
+        (first,) = log.append([MessageExtBrokerInner("t", bytes(filler))])
+        assert first.end_offset == SEGMENT - BLANK_SIZE_MIN - left
+        (result,) = log.append([batch])
+        assert result.commit_log_offset == SEGMENT
+
+
+def test_places_that_a_sender_gives_are_not_stored(make: Make) -> None:
+    log = make()
+    for name in ("INNER_MULTI_QUEUE_OFFSET", "INNER_BASE"):
+        raw = p.encode_properties({"a": "b", name: "7"})
+        (result,) = log.append([MessageExtBrokerInner("t", b"x", raw)])
+        assert read(log, result.commit_log_offset).properties == {"a": "b"}
+
+
 def test_inner_batches_need_a_batch_topic_and_advance_by_their_number(make: Make) -> None:
     log = make({"b": {"queue.type": "BatchCQ"}})
     flag = INNER_BATCH | NEED_UNWRAP

@@ -106,7 +106,10 @@ def test_an_administrator_with_a_list_keeps_to_it() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("accounts:\n- accessKey: short\n  secretKey: 12345678\n", "accessKey has 5 characters"),
+        (
+            "accounts:\n- accessKey: short\n  secretKey: 12345678\n",
+            "account 1.*Key has 5 characters",
+        ),
         ("accounts:\n- accessKey: long-enough\n", "secretKey has 0 characters"),
         ("accounts:\n- accesKey: long-enough\n", "accesKey is unknown"),
         ("accounts: !!javax.script.ScriptEngineManager []\n", "line 1"),
@@ -144,6 +147,10 @@ def test_what_cannot_be_meant(text: str, complaint: str) -> None:
 def test_what_yaml_could_do_and_this_file_may_not(text: bytes, complaint: str) -> None:
     with pytest.raises(ConfigFormatError, match=complaint):
         parse_yaml(text, "f")
+
+
+def test_sixteen_levels_within_another_are_read() -> None:
+    assert parse_yaml(b"- " * 17 + b"x", "f") is not None
 
 
 @pytest.mark.parametrize("loader", [yaml_reader._LOADER, yaml.BaseLoader])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oberth.broker.acl import signature as signature_module
 from oberth.broker.acl.signature import ACCESS_KEY, SIGNATURE, SecretKey, content, is_signed
 from oberth.client.acl import SessionCredentials, signature
 from oberth.remoting.command import RemotingCommand
@@ -33,6 +34,17 @@ def test_content_is_what_clients_sign(fields: dict[str, str], body: bytes) -> No
 def test_many_kinds_of_headers_are_kept_in_bounds() -> None:
     for number in range(3000):
         assert content({f"b{number}": "2", "a": "1"}, b"3") == b"123"
+
+
+@pytest.mark.parametrize(("count", "length"), [(41, 2), (40, 21), (2, 401)])
+def test_kinds_of_long_headers_are_not_kept(count: int, length: int) -> None:
+    """They come before anybody knows who sends them."""
+    fields = {f"{number:0{length}}": "x" for number in range(count)}
+    assert content(fields, b"") == b"x" * count
+    assert tuple(fields) not in signature_module._PICKS
+    short = {f"{number:02}": "x" for number in range(40)}
+    assert content(short, b"") == b"x" * 40
+    assert tuple(short) in signature_module._PICKS
 
 
 @pytest.mark.parametrize("given_text", ["", "x", "\u00e9" * 28, "A" * 28])
