@@ -20,7 +20,13 @@ import pytest
 from oberth.broker import consumer_filters
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import BrokerConfig
-from oberth.broker.consumer_filters import DEAD_MAX, FILTER_OVERHEAD, ConsumerFilters, SqlFilter
+from oberth.broker.consumer_filters import (
+    DEAD_MAX,
+    FILTER_OVERHEAD,
+    ConsumerFilters,
+    RetryFilter,
+    SqlFilter,
+)
 from oberth.broker.expressions import FilterUnknownError
 from oberth.broker.subscriptions import SQL92, Subscription, SubscriptionError
 from oberth.client.messages import decode_messages
@@ -347,6 +353,13 @@ async def test_codes_over_the_wire() -> None:
         assert (await pull("a = 1")).code == ResponseCode.SYSTEM_ERROR
         off = await call(RequestCode.CHECK_CLIENT_CONFIG, {}, check("a > 3"))
         assert off.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_retries_have_the_tags_of_their_subscription(tmp_path: Path) -> None:
+    _, filters = broker_at(tmp_path)
+    every, some = (RetryFilter(filters, "G", frozenset(codes)) for codes in ((), (5,)))
+    assert [every.matches_consume_queue(code, None) for code in (5, 6)] == [True, True]
+    assert [some.matches_consume_queue(code, None) for code in (5, 6)] == [True, False]
 
 
 @pytest.mark.parametrize("supported", ["true", "false"])

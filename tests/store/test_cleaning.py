@@ -146,6 +146,25 @@ def test_the_levels_of_the_disk(rig: Rig, percent: int, deletes_young: bool, is_
     assert rig.put(1) == [PutMessageStatus.PUT_OK], "room again, writeable again"
 
 
+def test_the_warning_level_is_90_percent_at_most(rig: Rig) -> None:
+    rig.config.disk_space_warning_level_ratio = 95
+    for percent, is_full in ((90, False), (91, True)):
+        rig.disk.percent = percent
+        rig.store.cleaning.run()
+        assert bool(rig.store.flags.bits & RunningFlag.DISK_FULL) is is_full
+
+
+def test_why_segments_are_due(rig: Rig) -> None:
+    due = rig.store.cleaning.due
+    assert due() is None
+    rig.store.delete_expired_files_manually()
+    assert due() == "hand"
+    rig.config.delete_when = local_hour(rig.now_ms)
+    assert due() == "time"
+    rig.disk.percent = 76
+    assert due() == "disk"
+
+
 def test_an_expired_disk_level_deletes_only_what_is_old(rig: Rig) -> None:
     rig.age(rig.store.commit_log.queue.segments[0].path, 100)
     rig.disk.percent = 80

@@ -284,11 +284,13 @@ def test_segments_wait_for_the_lake_that_is_furthest_behind(rig: Rig) -> None:
     rig.open()
 
 
+@pytest.mark.parametrize("count", [2, 5])
 def test_a_disk_that_is_too_full_waits_for_no_lake(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+    rig: Rig, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     rig.config.retention_waits_for_lake = "/lake"
-    rig.put("t", 200)
+    while len(rig.store.commit_log.queue.segments) < count:
+        rig.put("t", 1)
     rig.age_files(100)
     rig.disk.percent = 80  # expired segments may go, and none is: the lake lacks them
     assert rig.store.cleaning.run() == 0
