@@ -138,6 +138,7 @@ def throw_out(mq: EmbeddedBroker, pages: Pages) -> None:
     store = mq.broker.parts.store
     store.dispatch_nowait()  # queues and index are behind sends
     assert store.dispatch_behind_bytes == 0
+    store.reader._blocks.clear()  # what the clock looked at before counts no more
     pages.throw_out(store.max_phy_offset)
 
 
