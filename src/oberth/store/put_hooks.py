@@ -38,12 +38,15 @@ def convert_delay(
     if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
         return message
     raw = message.properties_raw
-    level = java_long(p.find_property(raw, b"DELAY"), 0)
+    # Every acknowledgement of POP comes by: `in` takes a tenth of the time of a search for a name.
+    level = java_long(p.find_property(raw, b"DELAY"), 0) if b"DELAY" in raw else 0
     if level <= 0:
         if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return message
         due = _timer_due(raw, now_ms)
-        if due is not None and p.find_property(raw, b"TIMER_OUT_MS") is None:
+        if due is not None and (
+            b"TIMER_OUT_MS" not in raw or p.find_property(raw, b"TIMER_OUT_MS") is None
+        ):
             return _to_timer(message, due, config, now_ms)
         return message
     properties = p.decode_properties(raw)
@@ -68,15 +71,13 @@ def _redirect(
 
 def _timer_due(raw: bytes, now_ms: int) -> int | None:
     """When a timer message is due, ms; None if the message has no timer properties."""
-    for name, scale, base in (
-        (b"TIMER_DELAY_SEC", 1000, now_ms),
-        (b"TIMER_DELAY_MS", 1, now_ms),
-        (b"TIMER_DELIVER_MS", 1, 0),
-    )[0 if b"TIMER_DELAY_" in raw else 2 :]:
-        text = p.find_property(raw, name)
-        if text is not None:
-            return base + java_long(text, 0) * scale
-    return None
+    if b"TIMER_DELAY_" in raw:
+        for name, scale in ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1)):
+            text = p.find_property(raw, name)
+            if text is not None:
+                return now_ms + java_long(text, 0) * scale
+    text = p.find_property(raw, b"TIMER_DELIVER_MS")
+    return None if text is None else java_long(text, 0)
 
 
 def _to_timer(
@@ -103,7 +104,7 @@ def _to_timer(
     ).encode("utf-8", "replace")
     separator = b"" if raw[-1:] in (b"", b"\x02") else b"\x02"
     # The last of equal names wins, so an entry that somebody sent has no effect. Not `replace`: it
-    # takes four times as long, and every acknowledgement of POP comes by.
+    # takes four times as long.
     return MessageExtBrokerInner(
         TIMER_TOPIC,
         message.body,
