@@ -18,3 +18,13 @@ def test_percentiles_are_of_the_newest_and_the_longest_is_of_all() -> None:
     assert durations.longest_ms == 5000
     assert 989 <= durations.percentile_ms(0.99) <= 991
     assert durations.percentile_ms(1.0) < 1000
+
+
+def test_many_that_took_the_same_are_as_many_that_are_added() -> None:
+    one_by_one, together = Durations(), Durations()
+    for seconds, count in ((0.5, 3), (0.1, RECENT_MAX + 7), (0.2, 2)):
+        for _ in range(count):
+            one_by_one.add(seconds)
+        together.add_many(seconds, count)
+    assert list(together.recent_s) == list(one_by_one.recent_s)
+    assert together.longest_s == one_by_one.longest_s
