@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -292,6 +293,42 @@ async def test_a_burst_of_acknowledgements_is_checked_once_a_queue(
         assert (one.code, one.remark) == (other.code, other.remark)
     assert [each.code for each in together if each][: len(popped)] == [0] * 8
     assert len({each.remark for each in together if each}) == 7
+
+
+async def test_what_was_sent_is_dispatched_once_for_the_pops_of_a_turn(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them appends a check point, which none of the others reads."""
+    for number in range(8):
+        await peer.send(b"%d" % number, number % 2)
+    broker = peer.mq.broker
+    store, dispatching = broker.parts.store, broker.services.dispatching
+    dispatched = []
+    dispatch = store.dispatch_nowait
+
+    def noted_dispatch() -> int:
+        dispatched.append(True)
+        return dispatch()
+
+    monkeypatch.setattr(store, "dispatch_nowait", noted_dispatch)
+    dispatching.soon()
+    requests = []
+    for number in range(4):
+        fields = peer.pop_fields(queueId=number % 2, maxMsgNums=2)
+        texts = {name: str(value) for name, value in fields.items()}
+        requests.append(RemotingCommand(code=POP, ext_fields=texts))
+    nobody: Any = [None] * len(requests)
+    answers = broker.processors.pops.pop(nobody, requests, math.inf)
+    assert len(dispatched) == 1
+    found = []
+    for answer in answers:
+        assert answer is not None
+        answer.body = answer.body_bytes()
+        found += peer.popped(answer)
+    assert bodies(found) == [b"%d" % number for number in range(8)]
+    assert [await peer.ack(each) for each in found] == [0] * 8
+    await peer.later(35)
+    assert await peer.pop_all() == []
 
 
 async def test_what_the_store_refuses_is_not_acknowledged(

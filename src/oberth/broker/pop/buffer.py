@@ -91,6 +91,8 @@ class PopBuffer:
 
     def ack(self, ack: PopAck) -> bool:
         """Note acknowledgements; False if their check point is not here."""
+        if not self._entries:
+            return False
         entry = self._entries.get(ack.key)
         if entry is None:
             return False

@@ -134,6 +134,7 @@ class PopMessageProcessor:
 
         What a group may read of a topic, and which messages it wants, is looked up once for all.
         """
+        self._dispatch_now()
         time = asyncio.get_running_loop().time
         answers: list[RemotingCommand | None] = []
         allowed: _Allowed = {}
@@ -195,7 +196,8 @@ class PopMessageProcessor:
             topic_config, wanted = self._right(channel, header, {} if allowed is None else allowed)
         except Refusal as refusal:
             return self._empty(request, header, refusal.code, refusal.remark, now_ms)
-        self._dispatch_now()
+        if allowed is None:  # else it was done once for all: each pop appends a check point
+            self._dispatch_now()
         is_order = header.order is True
         if not is_brought_in and (
             absent := self._absent(header, topic_config, header.max_msg_nums, is_order=is_order)
