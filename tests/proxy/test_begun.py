@@ -231,6 +231,13 @@ async def test_a_message_may_follow_its_headers(
     assert not any(channel.held for channel in server_of(mq).channels)
 
 
+async def test_a_lone_client_is_waited_for_longer_than_over_remoting() -> None:
+    async with EmbeddedBroker({"busyPollMicros": "400"}, grpc=True) as mq:
+        assert server_of(mq).options.busy_poll_s == pytest.approx(0.001)
+    async with EmbeddedBroker({"busyPollMicros": "0"}, grpc=True) as mq:
+        assert server_of(mq).options.busy_poll_s == 0
+
+
 async def test_senders_rest_where_consumers_cannot_follow(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

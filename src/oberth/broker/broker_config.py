@@ -129,8 +129,8 @@ class BrokerConfig:
     busy_poll_us: int = option(
         "busyPollMicros", 400,
         "us behind an answer for which the broker stays awake if one peer alone asks, each time "
-        "sooner than that: takes what is idle of a processor; 0, or fewer than two processors: "
-        "never (Oberth's own key)",
+        "sooner than that, over gRPC 2.5 times as long: takes what is idle of a processor; 0, or "
+        "fewer than two processors: never (Oberth's own key)",
         high=100_000,
     )  # fmt: skip
     slow_senders_behind_bytes: int = option(
