@@ -546,7 +546,13 @@ def test_many_frames_without_bytes_are_taken_in_turns(cuts: list[int], size: int
 
 
 @pytest.mark.parametrize(
-    "frame", [FRAME.pack(0, -1), FRAME.pack(0, FRAME_SIZE_MAX + 1), FRAME.pack(-1, 0)]
+    "frame",
+    [
+        FRAME.pack(0, -1),
+        FRAME.pack(0, FRAME_SIZE_MAX + 1),
+        FRAME.pack(-1, 0),
+        FRAME.pack((1 << 63) - 1, 1),
+    ],
 )
 def test_hostile_frames_are_refused(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="allowed are 0 to"):

@@ -149,6 +149,16 @@ async def test_a_master_that_knows_no_pages_gives_everything(tmp_path: Path) -> 
     assert len(master.asked) == 1
 
 
+async def test_pages_without_a_version_are_asked_for_without_one(tmp_path: Path) -> None:
+    """They ended the task that looks at the master's tables."""
+    slave = make(tmp_path, "127.0.0.1:1", brokerId="1", brokerRole="SLAVE")
+    first, second = page(1, "a"), page(1, "b")
+    del first["dataVersion"], second["dataVersion"]
+    master, found = await fetched(slave, (first, "2"), (second, "2"))
+    assert sorted(found["topicConfigTable"]) == ["a", "b"]
+    assert "dataVersion" not in master.asked[1]
+
+
 async def test_pages_that_never_end_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

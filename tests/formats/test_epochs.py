@@ -41,6 +41,9 @@ def test_epochs_grow() -> None:
     for late in (Epoch(4, 200), Epoch(5, 101), Epoch(6, 99)):
         with pytest.raises(ConfigFormatError, match="cannot follow"):
             found.append(late)
+    for wrong in (Epoch(-1, 0), Epoch(1, -1)):
+        with pytest.raises(ConfigFormatError, match="allowed are 0 or more"):
+            EpochTable().append(wrong)
 
 
 def test_who_wrote_a_byte() -> None:

@@ -98,7 +98,12 @@ def test_masters_words_cut_anywhere() -> None:
         MASTER_FRAME.pack(2, -1, 0, 0, 0, 0),
         MASTER_FRAME.pack(2, (4 << 20) + 1, 0, 0, 0, 0),
         MasterHello(0, EPOCHS).encode() + MASTER_FRAME.pack(2, 0, -1, 0, 0, 0),
+        MasterHello(0, EPOCHS).encode() + MASTER_FRAME.pack(2, 0, (1 << 62) + 1, 0, 0, 0),
         MasterHello(0, EPOCHS).encode() * 2,
+        MasterHello(-1, EPOCHS).encode(),
+        MasterHello((1 << 62) + 1, EPOCHS).encode(),
+        MASTER_HANDSHAKE.pack(1, 12, 0, -1) + EPOCH.pack(-1, 0),
+        MASTER_HANDSHAKE.pack(1, 12, 0, 1) + EPOCH.pack(1, -1),
         MASTER_FRAME.pack(2, 0, 0, 0, 0, 0),
     ],
 )

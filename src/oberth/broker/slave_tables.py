@@ -187,7 +187,7 @@ class SlaveTables:
         for _ in range(PAGES_MAX):
             request = create_request(pages.code)
             request.ext_fields = {pages.start: str(have), pages.limit: str(PAGE_SIZE)}
-            if whole is not None:
+            if whole is not None and "dataVersion" in whole:
                 request.ext_fields["dataVersion"] = encode_config(
                     whole["dataVersion"], pretty=False
                 ).decode()

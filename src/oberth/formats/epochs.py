@@ -52,8 +52,13 @@ class EpochTable:
         """Notes a new master; False if its epoch is known already.
 
         Raises:
-            ConfigFormatError: an older epoch, or one that starts before the one that it follows.
+            ConfigFormatError: an older epoch, or one that starts before the one that it follows; or
+                a value below 0, which the file cannot hold.
         """
+        if epoch.number < 0 or epoch.start < 0:
+            raise ConfigFormatError(
+                f"epoch {epoch.number} from {epoch.start} on, allowed are 0 or more"
+            )
         last = self.last
         if last is not None:
             if epoch == last:

@@ -41,7 +41,7 @@ from typing import Final, NamedTuple
 from oberth.errors import ConfigFormatError, RemoteProtocolError
 from oberth.formats.epochs import EPOCHS_MAX, Epoch, EpochTable
 from oberth.store.commit_log import CommitLog
-from oberth.store.replication import FRAME_SIZE_MAX, FrameReceiver, LogPiece, LogSender
+from oberth.store.replication import FRAME_SIZE_MAX, OFFSET_MAX, FrameReceiver, LogPiece, LogSender
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -221,14 +221,19 @@ class MasterReceiver(FrameReceiver):
                     raise RemoteProtocolError("replication: the master answers a handshake twice")
                 self._greeted = True
                 max_offset = MASTER_HANDSHAKE.unpack_from(frame)[2]
+                if not 0 <= max_offset <= OFFSET_MAX:
+                    raise RemoteProtocolError(
+                        f"replication: the master's log ends at {max_offset}, "
+                        f"allowed are 0 to {OFFSET_MAX}"
+                    )
                 found.append(MasterHello(max_offset, _epochs(frame[MASTER_HANDSHAKE.size :])))
                 continue
             if not self._greeted:
                 raise RemoteProtocolError("the master sends its log before its epochs")
             _, size, offset, number, epoch_start, confirm = MASTER_FRAME.unpack_from(frame)
-            if offset < 0:
+            if not 0 <= offset <= OFFSET_MAX:
                 raise RemoteProtocolError(
-                    f"replication: {size} bytes at offset {offset}, allowed is 0 or more"
+                    f"replication: {size} bytes at offset {offset}, allowed are 0 to {OFFSET_MAX}"
                 )
             body = frame[MASTER_FRAME.size :]
             found.append(EpochPiece(offset, body, Epoch(number, epoch_start), confirm))

@@ -31,6 +31,9 @@ from oberth.store.messages import PutMessageStatus
 FRAME_SIZE_MAX: Final = 4 << 20
 """Bytes of one piece that a slave takes: RocketMQ's read buffer."""
 
+OFFSET_MAX: Final = 1 << 62
+"""CommitLog offset up to which a slave takes anything: its end must be an int64, too."""
+
 FRAMES_MAX: Final = 1024
 """Frames that a slave takes in one turn of its loop: some ms where each is one byte."""
 
@@ -192,10 +195,10 @@ class LogReceiver(FrameReceiver):
     def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
         """See FrameReceiver."""
         offset, size = FRAME.unpack_from(buffer, position)
-        if not 0 <= size <= FRAME_SIZE_MAX or offset < 0:
+        if not 0 <= size <= FRAME_SIZE_MAX or not 0 <= offset <= OFFSET_MAX:
             raise RemoteProtocolError(
                 f"replication: {size} bytes at offset {offset}, "
-                f"allowed are 0 to {FRAME_SIZE_MAX} at 0 or more"
+                f"allowed are 0 to {FRAME_SIZE_MAX} at 0 to {OFFSET_MAX}"
             )
         return FRAME.size + int(size)
 
