@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 import msgspec
 
 from oberth.errors import ConfigFormatError, RemoteProtocolError
-from oberth.formats.json_reader import LENIENT_SIZE_MAX, check_counts, parse_config
+from oberth.formats.json_reader import (
+    CONFIG_SIZE_MAX,
+    LENIENT_SIZE_MAX,
+    check_counts,
+    parse_config,
+)
 from oberth.formats.json_values import ObjectKey
 
 _T = TypeVar("_T")
@@ -204,14 +209,14 @@ def convert(tree: Any, kind: type[_T], where: str) -> _T:
         raise BodyError(f"{where}: {error}") from None
 
 
-def parse(data: bytes, where: str) -> Any:
+def parse(data: bytes, where: str, lenient_size_max: int = CONFIG_SIZE_MAX) -> Any:
     """What ``data`` spells in fastjson's dialect.
 
     Raises:
         BodyError: it cannot be read.
     """
     try:
-        return parse_config(data, name=where)
+        return parse_config(data, name=where, lenient_size_max=lenient_size_max)
     except ConfigFormatError as error:
         raise BodyError(f"{where}: {error}") from None
 

@@ -28,12 +28,13 @@ import re
 import struct
 import zlib
 from collections.abc import Generator, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from oberth.errors import ConfigFormatError
 from oberth.formats.data_version import DataVersion
+from oberth.formats.json_reader import LENIENT_SIZE_MAX
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.base import Body, BodyError, convert, parse
 from oberth.remoting.code import MQVersion
@@ -49,8 +50,13 @@ _WHOLE_SIZE_MAX: Final = 128 * 1024
 """Bytes of JSON that are read at once; above, the table of topics is cut into its entries."""
 _ENTRY_SIZE_MAX: Final = 32 * 1024
 """Bytes of one topic, filter list or mapping."""
+_DIALECT_SIZE_MAX: Final = 4 * 1024
+"""Bytes of one that is no JSON proper; brokers write such for other keys than text alone."""
+_PARSED_PER_SLICE: Final = 4 * 1024
+"""Bytes of such JSON between two turns of the loop, and one text more: some 10 ms at the worst."""
 
 _INT32: Final = struct.Struct(">i")
+_B = TypeVar("_B", bound=Body)
 
 
 class RegisteredTopic(Body):
@@ -173,10 +179,10 @@ class RegisterBrokerBody:
             small.topics = topics
             return small
         if version >= MQVersion.V3_0_11:
-            body = _Body.decode(data)
+            body = _decode_whole(_Body, data)
             wrapper, filters = body.topic_config_serialize_wrapper, body.filter_server_list
         else:
-            wrapper, filters = _Wrapper.decode(data), []
+            wrapper, filters = _decode_whole(_Wrapper, data), []
         return cls(
             _data_version(wrapper.data_version),
             wrapper.topic_config_table,
@@ -232,6 +238,14 @@ class RegisterBrokerBody:
                 for mapping in self.mappings.values()
             ]
         return zlib.compress(b"".join(pieces), 9)
+
+
+def _decode_whole(kind: type[_B], data: bytes) -> _B:
+    """A body in JSON, of which LENIENT_SIZE_MAX bytes may be another dialect."""
+    try:
+        return msgspec.json.decode(data, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return kind.from_tree(parse(data, kind.__name__, LENIENT_SIZE_MAX))
 
 
 def _text(text: str) -> bytes:
@@ -312,19 +326,27 @@ def _decode_compressed(data: bytes, version: int) -> Generator[None, None, Regis
     reader = _Reader((yield from _decompress(data)))
     try:
         data_version = DataVersion.decode(
-            reader.text("data version", _ENTRY_SIZE_MAX), name="dataVersion"
+            reader.text("data version", _DIALECT_SIZE_MAX), name="dataVersion"
         )
     except ConfigFormatError as error:
         raise BodyError(f"RegisterBrokerBody: {error}") from None
     topics = {}
     count = reader.count("topic count")
+    taken = 0
     for number in range(count):
         if number and number % TOPICS_PER_SLICE == 0:
             yield
-        topic = _decode_topic(reader.text("topic", _ENTRY_SIZE_MAX))
+        topic, odd = _decode_topic(reader.text("topic", _ENTRY_SIZE_MAX))
+        if odd:
+            taken += len(odd)
+            if taken > _PARSED_PER_SLICE:
+                taken = 0
+                yield
+            where = topic.topic_name or ""
+            topic.attributes = convert(_parse(odd, where), dict[str, str], where)
         topics[str(topic.topic_name)] = topic
     filters = convert(
-        parse(reader.text("filter servers", _ENTRY_SIZE_MAX) or b"[]", "filterServerList") or [],
+        _parse(reader.text("filter servers", _ENTRY_SIZE_MAX) or b"[]", "filterServerList") or [],
         list[str],
         "filterServerList",
     )
@@ -334,10 +356,10 @@ def _decode_compressed(data: bytes, version: int) -> Generator[None, None, Regis
         for _ in range(reader.count("mapping count")):
             text = reader.text("mapping", _ENTRY_SIZE_MAX)
             taken += len(text)
-            if taken > _ENTRY_SIZE_MAX:
+            if taken > _PARSED_PER_SLICE:
                 taken = 0
                 yield
-            mapping = parse(text, "topicQueueMappingInfo")
+            mapping = _parse(text, "topicQueueMappingInfo")
             if isinstance(mapping, dict) and isinstance(mapping.get("topic"), str):
                 mappings[mapping["topic"]] = mapping
     return RegisterBrokerBody(data_version, topics, filters, mappings)
@@ -385,7 +407,15 @@ def _cut_topics(data: bytes) -> Generator[None, None, tuple[bytes, dict[str, Reg
     return data, topics
 
 
-def _decode_topic(text: bytes) -> RegisteredTopic:
+def _parse(text: bytes, where: str) -> Any:
+    return parse(text, where, _DIALECT_SIZE_MAX)
+
+
+_plain_attributes: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def _decode_topic(text: bytes) -> tuple[RegisteredTopic, bytes]:
+    """A topic, and its attributes if they are not JSON proper."""
     words = text.decode("utf-8", "replace").split(" ", 5)
     try:
         name, read_queues, write_queues, perm, filter_type = words[:5]
@@ -401,5 +431,9 @@ def _decode_topic(text: bytes) -> RegisteredTopic:
             f"RegisterBrokerBody: topic {text[:80]!r}, allowed five or six words"
         ) from None
     if len(words) == 6 and words[5] not in ("", "{}", "null"):
-        topic.attributes = convert(parse(words[5].encode(), name), dict[str, str], name)
-    return topic
+        odd = words[5].encode()
+        try:
+            topic.attributes = _plain_attributes(odd)
+        except (msgspec.DecodeError, RecursionError):
+            return topic, odd
+    return topic, b""
