@@ -17,6 +17,8 @@ KAFKA_VALUE: Final = "KAFKA_VALUE"
 KAFKA_TIMESTAMP: Final = "KAFKA_TIMESTAMP"
 KAFKA_HEADERS: Final = "KAFKA_HEADERS"
 ROCKETMQ_TIMESTAMP: Final = "ROCKETMQ_TIMESTAMP"
+FROM_KAFKA: Final = "kafka/"
+"""What the names of messages begin with that came from Kafka."""
 _EMPTY: Final = "="
 """Base64 of nothing, since no property is empty."""
 
@@ -33,13 +35,15 @@ def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
     message = Message(topic, bytes(value) if value else b"\0")
     made = message.properties
     rest: list[tuple[str, str | None]] = []
+    later = set()  # those that come again: of one name the last one counts, so order is kept
     for header, raw in record["headers"] or ():
         if header in _OF_THIS_MODULE:
             continue
         text = _plain(bytes(raw)) if raw is not None else None
-        if text and header not in made and _may_name(header):
+        if text and header not in made and header not in later and _may_name(header):
             made[header] = text
         else:
+            later.add(header)
             rest.append((header, None if raw is None else base64.b64encode(raw).decode()))
     if rest:
         made[KAFKA_HEADERS] = json.dumps(rest)
@@ -103,7 +107,7 @@ def record_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
         {"key": header, "value": None if raw is None else base64.b64decode(raw)}
         for header, raw in json.loads(properties.get(KAFKA_HEADERS, "[]"))
     ]
-    if PUBLISHED_AS not in properties:
+    if not properties.get(PUBLISHED_AS, "").startswith(FROM_KAFKA):
         # What RocketMQ alone has stays to be seen; what this module had set does not.
         own_names = (p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY)
         headers += [

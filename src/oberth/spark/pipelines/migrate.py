@@ -2,10 +2,12 @@
 
 Spark's Kafka source and sink do Kafka's side; their jars are the user's to give. A batch is a range of
 offsets of each partition, noted with the target's ends before anything is sent. Partition N is queue N of
-one broker; what was sent is named SOURCE/TOPIC/N/OFFSET, in the property PUBLISHED_AS or the header of
-this name, and whenever it is not known what arrived, the target is read from the noted ends.
+one broker; from RocketMQ it is the Nth queue of all brokers, by broker and queue. What was sent is named
+SOURCE/TOPIC/N/OFFSET, in the property PUBLISHED_AS or the header of this name, and whenever it is not
+known what arrived, the target is read from the noted ends.
 
     migrate.json               what is moved to where
+    queues.json                which queue each partition is; queues that come later come last
     batches/NNNNNNNN.json      the ranges of a batch and the target's ends, before it is sent
     batches/NNNNNNNN.done      its receipt: which offsets became which, as runs
 
@@ -41,7 +43,7 @@ from oberth.spark.connection import Connection, Patience
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
 from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
-from oberth.spark.pipelines.kafka_records import message_of, record_of
+from oberth.spark.pipelines.kafka_records import FROM_KAFKA, message_of, record_of
 from oberth.store.offline.layout import local_directory
 
 if TYPE_CHECKING:
@@ -445,6 +447,36 @@ class _Migration(ABC):
                 "give another ledger"
             )
 
+    def known_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that the runs before had, in the order of the partitions."""
+        present = self.ledger.read("queues.json") or {"queues": []}
+        return [
+            MessageQueue(topic=topic, broker_name=broker, queue_id=number)
+            for broker, number in present["queues"]
+        ]
+
+    def number_queues(self, found: Sequence[MessageQueue]) -> None:
+        """Gives each queue its partition, those of the runs before the ones that they had.
+
+        Args:
+            found: the topic's queues, sorted.
+
+        Raises:
+            OptionError: one that a run before had is not there.
+        """
+        known = self.known_queues(found[0].topic)
+        if gone := sorted(set(known).difference(found)):
+            raise OptionError(
+                f"topic {gone[0].topic!r}: queue {gone[0].queue_id} of {gone[0].broker_name} was "
+                "part of this migration and is not there now"
+            )
+        self.queues = [*known, *(queue for queue in found if queue not in set(known))]
+        if self.queues != known:
+            self.ledger.write(
+                "queues.json",
+                {"queues": [[queue.broker_name, queue.queue_id] for queue in self.queues]},
+            )
+
     def _past(self) -> tuple[int, dict[int, int]]:
         """The next batch's number, and where each partition is to go on."""
         number = 0
@@ -487,36 +519,40 @@ class _Migration(ABC):
 
 
 def _name(side: Side, partition: int, offset: int) -> str:
-    kind = "kafka" if side.kafka else "rocketmq"
-    return f"{kind}/{side.topic}/{partition}/{offset}"
+    kind = FROM_KAFKA if side.kafka else "rocketmq/"
+    return f"{kind}{side.topic}/{partition}/{offset}"
 
 
-async def _queues(sender: ExactSender, topic: str, make: int) -> list[MessageQueue]:
-    """The queues of a topic on its first broker by name; made with so many where it is missing.
+async def _target_queues(
+    sender: ExactSender, topic: str, count: int, broker: str
+) -> list[MessageQueue]:
+    """The first queues of a topic on one broker; a topic that is missing is made with so many.
+
+    Args:
+        sender: asks.
+        topic: which.
+        count: how many are wanted.
+        broker: whose; "" for the first by name.
 
     Raises:
         OptionError: it has fewer than that.
     """
     found = await sender.queues(topic)
-    if not found and not make:
-        raise OptionError(f"there is no topic {topic!r}")
     if not found:
         masters = await sender.admin.masters()
-        first = masters[min(masters)]
-        await sender.admin.create_topic(topic, queue_nums=make, broker_addr=first)
+        first = masters.get(broker) or masters[min(masters)]
+        await sender.admin.create_topic(topic, queue_nums=count, broker_addr=first)
         patience = Patience(_TIMEOUT_S * 1000, 0.05, 1.0)  # for the name server to hear of it
         while not (found := await sender.queues(topic)):
             if not await patience.wait():
                 raise OptionError(f"topic {topic!r} was made and is not there")
-    brokers = sorted({queue.broker_name for queue in found})
-    own = sorted(
-        (queue for queue in found if queue.broker_name == brokers[0]), key=lambda q: q.queue_id
-    )
-    if len(own) < make:
+    broker = broker or min(queue.broker_name for queue in found)
+    own = [queue for queue in found if queue.broker_name == broker]
+    if len(own) < count:
         raise OptionError(
-            f"topic {topic!r} has {len(own)} queues on {brokers[0]}, {make} partitions need as many"
+            f"topic {topic!r} has {len(own)} queues on {broker}, {count} partitions need as many"
         )
-    return own
+    return own[:count]
 
 
 class _FromKafka(_Migration):
@@ -524,12 +560,14 @@ class _FromKafka(_Migration):
 
     def open(self) -> None:
         self._count = self.kafka.partitions(self.source.topic)
+        known = self.known_queues(self.target.topic)
 
         async def ask() -> list[MessageQueue]:
             async with ExactSender(self.connection, _GROUP) as sender:
-                return await _queues(sender, self.target.topic, self._count)
+                broker = known[0].broker_name if known else ""
+                return await _target_queues(sender, self.target.topic, self._count, broker)
 
-        self.queues = LOOP.call(ask)[: self._count]
+        self.number_queues(LOOP.call(ask))
 
     def source_bounds(self) -> dict[int, tuple[int, int]]:
         return self.kafka.bounds(self.source.topic, self._count)
@@ -615,7 +653,8 @@ class _SendJob:
             name = _name(self.source, row["partition"], row["offset"])
             offsets[name] = row["partition"], row["offset"]
             by_queue.setdefault(queue, []).append(message_of(row, queue.topic, name))
-        base = dict(zip(self.queues, self.ends, strict=True))
+        # A batch that is taken up again may know fewer queues than there are by now.
+        base = dict(zip(self.queues, self.ends, strict=False))
         arrived = LOOP.call(lambda: sender.send(base, by_queue, resumed=resumed))
         for queue, found in arrived.items():
             pairs = [(offsets[name][1], here) for name, here in found.offsets.items()]
@@ -628,9 +667,12 @@ class _ToKafka(_Migration):
     def open(self) -> None:
         async def ask() -> list[MessageQueue]:
             async with ExactSender(self.connection, _GROUP) as sender:
-                return await _queues(sender, self.source.topic, 0)
+                return await sender.queues(self.source.topic)
 
-        self.queues = LOOP.call(ask)
+        found = LOOP.call(ask)
+        if not found:
+            raise OptionError(f"there is no topic {self.source.topic!r}")
+        self.number_queues(found)
         self._count = len(self.queues)
         if self.kafka.partitions(self.target.topic, make=self._count) < self._count:
             raise OptionError(
@@ -668,6 +710,8 @@ class _ToKafka(_Migration):
             count = sum(len(own) for own in arrived.values())
             if before is None:
                 before = count
+            elif failure is None and count < expected:
+                expected = rows.count()  # a compacted topic's queues have gaps
             if count >= expected:
                 return arrived, before if resumed else 0
             known = {(n, there) for n, own in arrived.items() for there, _ in own}
@@ -684,19 +728,19 @@ class _ToKafka(_Migration):
 
     def _records(self, ranges: dict[int, tuple[int, int]]) -> DataFrame:
         """The messages of ranges with partition and place."""
-        broker = self.queues[0].broker_name
-
-        def offsets(side: int) -> str:
-            wanted = {str(self.queues[n].queue_id): r[side] for n, r in ranges.items()}
-            return json.dumps({self.source.topic: {broker: wanted}})
-
-        ids = sorted(self.queues[n].queue_id for n in ranges)
+        ids: dict[str, list[int]] = {}
+        bounds: tuple[dict[str, dict[str, int]], ...] = ({}, {})
+        for n, span in ranges.items():
+            queue = self.queues[n]
+            ids.setdefault(queue.broker_name, []).append(queue.queue_id)
+            for side, offset in zip(bounds, span, strict=True):
+                side.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
         reader = self.session.read.format("rocketmq").options(**self.live)
         return (
-            reader.option("assign", json.dumps({self.source.topic: {broker: ids}}))
-            .option("startingOffsets", offsets(0))
-            .option("endingOffsets", offsets(1))
-            .option("columns", "partition,offset,key,value,properties,timestamp")
+            reader.option("assign", json.dumps({self.source.topic: ids}))
+            .option("startingOffsets", json.dumps({self.source.topic: bounds[0]}))
+            .option("endingOffsets", json.dumps({self.source.topic: bounds[1]}))
+            .option("columns", "broker,partition,offset,key,value,properties,timestamp")
             .load()
         )
 
@@ -710,7 +754,7 @@ class _ToKafka(_Migration):
             StructType,
         )
 
-        numbers = {queue.queue_id: n for n, queue in enumerate(self.queues)}
+        numbers = {(q.broker_name, q.queue_id): n for n, q in enumerate(self.queues)}
         job = _RecordJob(self.source, numbers, frozenset(known))
         header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         schema = StructType(
@@ -720,12 +764,12 @@ class _ToKafka(_Migration):
             ]
         )  # fmt: skip
         plain = rows.selectExpr(
-            "partition", "offset", "key", "value", "properties",
+            "broker", "partition", "offset", "key", "value", "properties",
             "cast(unix_millis(timestamp) as bigint) as timestamp",
         )  # fmt: skip
-        # One task for each partition, in order, however the source was cut.
-        ordered = plain.repartition(len(numbers), "partition").sortWithinPartitions(
-            "partition", "offset"
+        # Each queue's messages by one task, in order, however the source was cut.
+        ordered = plain.repartition(len(numbers), "broker", "partition").sortWithinPartitions(
+            "broker", "partition", "offset"
         )
         made = self.session.createDataFrame(ordered.rdd.mapPartitions(job), schema)
         self.kafka.write(made, self.target.topic)
@@ -783,12 +827,12 @@ class _RecordJob:
     """In a task: messages as Kafka's records, those that have not arrived."""
 
     source: Side
-    numbers: Mapping[int, int]
+    numbers: Mapping[tuple[str, int], int]
     known: frozenset[tuple[int, int]]
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         for row in rows:
-            partition = self.numbers[row["partition"]]
+            partition = self.numbers[row["broker"], row["partition"]]
             if (partition, row["offset"]) in self.known:
                 continue
             record = record_of(row.asDict(), _name(self.source, partition, row["offset"]))
