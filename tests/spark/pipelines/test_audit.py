@@ -19,7 +19,7 @@ from oberth.cli.main import oberth
 from oberth.client.blocking import Producer
 from oberth.client.messages import Message
 from oberth.errors import OptionError
-from oberth.formats.message import MessageExt
+from oberth.formats.message import FIXED_V4, MessageExt
 from oberth.spark.pipelines import audit
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import ExportSettings
@@ -314,3 +314,39 @@ def test_a_store_and_its_live_broker(spark: SparkSession, tmp_path: Path) -> Non
         assert [(each.kind, each.keys) for each in report.findings] == [
             ("differs", wanted[4].properties["KEYS"])
         ]
+        # Neither damage nor a hole ends the audit: both are told.
+        change(copy, wanted[7].commit_log_offset + FIXED_V4.size, b"\7")
+        change(copy, wanted[9].commit_log_offset, bytes(wanted[9].record_size))
+        report = audit.audit_live(spark, str(copy), options)
+        told = [(each.kind, each.where, each.keys) for each in report.findings]
+        assert told == [
+            ("differs", "", "k4"), ("damaged", str(copy), "k7"), ("missing", str(copy), "k9"),
+        ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_store_that_its_broker_writes_to_is_equal(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that come while it is read lie behind the end that was fixed before."""
+    plan = audit._messages
+    with (
+        EmbeddedBroker() as broker,
+        Producer("audit", namesrv_addr=broker.namesrv_addr) as producer,
+    ):
+        producer.send(Message("Audited", b"before"))
+        sent = 0
+
+        def messages_while_sending(*arguments: Any) -> Any:
+            nonlocal sent
+            producer.send(Message("Audited", b"while it is planned"))
+            sent += 1
+            return plan(*arguments)
+
+        monkeypatch.setattr(audit, "_messages", messages_while_sending)
+        store = broker.broker.parts.store
+        report = audit.audit_live(
+            spark, str(store.root), {"rocketmq.namesrv.addr": broker.namesrv_addr}
+        )
+        assert report.equal, report.findings
+        assert (sent, report.messages) == (2, 1)

@@ -48,7 +48,7 @@ from oberth.store.offline.log_walk import DamagedRecord, LogItem, body_ok, walk
 from oberth.store.offline.reader import StoreReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from oberth.spark.pipelines.tasks import Done, TaskRunner
 
@@ -708,8 +708,10 @@ def audit_live(
 
     with StoreReader(root) as reader:
         low, high = reader.min_offset, reader.max_offset
-    stored = _messages(session, {"path": root})
-    served = _messages(session, options)
+    # What is damaged or gone is a finding; what comes while both are read is behind the end.
+    stored = _messages(session, {"path": root, "failOnDataLoss": "false"})
+    stored = stored.where(f.col("physicalOffset") < high)
+    served = _messages(session, {"failOnDataLoss": "false", **options})
     hosts = stored.select("storeHost").distinct()
     served = served.where(f.col("physicalOffset") < high).join(hosts, "storeHost", "left_semi")
     both = stored.alias("a").join(
@@ -741,20 +743,28 @@ def audit_live(
     ).cache()
     cluster = options.get("rocketmq.namesrv.addr", "")
     report = AuditReport(os.path.abspath(root), cluster, low, high, messages=stored.count())
-    found = [
-        Finding(
-            "missing" if row["not_stored"] or row["not_served"] else "differs",
-            report.one if row["not_stored"] else cluster if row["not_served"] else "",
-            row["physicalOffset"], row["size"], row["topic"], row["partition"], row["offset"],
-            (row["key"] or b"").decode("utf-8", "replace"),
-        )
-        for row in shown.orderBy("physicalOffset").limit(FINDINGS_MAX).collect()
-    ]  # fmt: skip
+    with StoreReader(root) as reader:
+        found = [
+            Finding(
+                _live_kind(reader, row),
+                report.one if row["not_stored"] else cluster if row["not_served"] else "",
+                row["physicalOffset"], row["size"], row["topic"], row["partition"], row["offset"],
+                (row["key"] or b"").decode("utf-8", "replace"),
+            )
+            for row in shown.orderBy("physicalOffset").limit(FINDINGS_MAX).collect()
+        ]  # fmt: skip
     report.add(found, shown.count())
     shown.unpersist()
     if found:
         report.first_difference = found[0].commit_log_offset
     return report
+
+
+def _live_kind(reader: StoreReader, row: Row) -> str:
+    """What is wrong with a message of a store or a cluster."""
+    if row["not_stored"] and _bytes(reader, row["physicalOffset"], row["size"]).strip(b"\0"):
+        return "damaged"
+    return "missing" if row["not_stored"] or row["not_served"] else "differs"
 
 
 def _messages(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
