@@ -45,11 +45,11 @@ def redrive_command(
 ) -> None:
     """Write dead letters to their origin topics again, with a receipt for each.
 
-    The same letters are not written twice into a store. Keys, tags, unique key and the
+    A letter that its origin topic has already is not written again. Keys, tags, unique key and the
     application's properties stay; REDRIVEN_FROM names the dead letter.
 
     With --namesrv letters are sent to live topics, from the store DIR if one is named, else from
-    the same brokers; a letter that its topic has already is not sent again.
+    the same brokers.
 
     Exit code 1 if the origin topic of some is not known.
 

@@ -128,7 +128,7 @@ class StoreLoader:
             StoreError: it was not closed cleanly, is behind with dispatching, or is no store.
             RecordError: a record is larger than a segment.
         """
-        self._finish_two_step_exchange()
+        self.finish_exchange()
         spare = SpareTree(self._root)
         lock = StoreLock(self._root) if os.path.isdir(self._root) else None
         if lock is not None:
@@ -264,7 +264,7 @@ class StoreLoader:
         with StoreReader(self._root, layout=layout) as reader:
             return indexes_tags(reader, at_end=True)
 
-    def _finish_two_step_exchange(self) -> None:
+    def finish_exchange(self) -> None:
         """After a kill between the two renames that stand for an exchange: undoes the first."""
         aside = aside_of(self._root)
         if os.path.isdir(aside):

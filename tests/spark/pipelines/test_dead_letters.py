@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,3 +78,59 @@ def test_a_letter_that_does_not_decompress_stays(
         assert [message.body for message in reader.messages()] == [b"good"]
     letters = dead_letters(spark, str(growing_store.root)).orderBy("offset").collect()
     assert [letter["bodyError"] is None for letter in letters] == [False, True]
+
+
+def letters_of(store: Any, rng: random.Random, count: int) -> None:
+    """Appends dead letters; some without a unique key, some bodies twice, some to no topic."""
+    for _ in range(count):
+        made = {"UNIQ_KEY": f"u{rng.getrandbits(40)}"} if rng.random() < 0.7 else {}
+        if rng.random() < 0.9:
+            made[rng.choice(["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])] = rng.choice("AB")
+        group, tag = rng.choice("gh"), rng.choice(["x", "y", ""])
+        body = b"letter %d" % rng.randrange(1000)
+        store.append(f"%DLQ%{group}", rng.randrange(2), body, tags=tag, properties=made)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [11])
+def test_choices_that_overlap_write_each_letter_once(
+    spark: SparkSession, make_store: Callable[..., Any], tmp_path: Path, seed: int
+) -> None:
+    """Letters come between calls, and each call picks others; two stores have the same ids."""
+    rng = random.Random(seed)
+    stores = [make_store(tmp_path / name) for name in ("one", "two")]
+    into = str(tmp_path / "again")
+    picks: list[dict[str, str]] = [
+        {"where": "tags = 'x'"}, {"group": "g"}, {},
+    ]  # fmt: skip
+    written: dict[str, set[tuple[Any, ...]]] = {"one": set(), "two": set()}
+    for pick in picks:
+        for name, store in zip(written, stores, strict=True):
+            letters_of(store, rng, 5)
+            frame = dead_letters(spark, str(store.root), group=pick.get("group", ""))
+            chosen = frame.where(pick.get("where", "true")).where("originTopic is not null")
+            wanted = {
+                (row["originTopic"], row["offsetMsgId"], row["uniqueKey"], bytes(row["value"]))
+                for row in chosen.collect()
+            }
+            receipts = redrive(
+                spark, str(store.root), into, group=pick.get("group", ""),
+                where=pick.get("where", "true"),
+                write_options={"mappedFileSizeCommitLog": "1m"},
+            )  # fmt: skip
+            told = [each for each in receipts if each.status == "redriven"]
+            assert len(told) == len(wanted - written[name]), (name, pick)
+            assert sum(each.status == "already" for each in receipts) == len(wanted & written[name])
+            written[name] |= wanted
+    with StoreReader(into) as reader:
+        assert verify(reader).clean
+        found = sorted(
+            (m.topic, m.properties["REDRIVEN_FROM"], m.uniq_key or "", m.body)
+            for m in reader.messages()
+        )
+    expected = [
+        (topic, letter, key or "", body)
+        for own in written.values()
+        for topic, letter, key, body in own
+    ]
+    assert found == sorted(expected)

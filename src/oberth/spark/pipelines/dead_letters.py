@@ -16,9 +16,10 @@ RocketMQ: SendMessageProcessor (consumerSendMsgBack).
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -31,6 +32,10 @@ from oberth.store.offline.reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_KEYS_PUSHED_MAX: Final = 1_000
+"""Unique keys that are asked for by name; of more letters all messages of their topics are read."""
 
 
 def dead_letters(
@@ -80,7 +85,8 @@ def redrive(
 ) -> list[Receipt]:
     """Writes dead letters to their origin topics again, in a store that no process has open.
 
-    The same letters are not written twice into a store: the call is known by their ids. Keys,
+    A letter that its origin topic has there with this REDRIVEN_FROM is not written again, and the
+    store's ledger knows a call with the same letters, even when their messages are deleted. Keys,
     tags, unique key and the application's properties stay; REDRIVEN_FROM names the dead letter.
 
     Args:
@@ -111,7 +117,7 @@ def redrive(
     }
     sent = [row for row in rows if not _kept_because(row)]
     if sent:
-        _write(sent, into, dict(write_options or {}), receipts)
+        _write(session, sent, into, dict(write_options or {}), receipts)
     return list(receipts.values())
 
 
@@ -194,6 +200,7 @@ def _kept_because(row: dict[str, Any]) -> str:
 
 
 def _write(
+    session: SparkSession,
     rows: list[dict[str, Any]],
     into: str,
     write_options: dict[str, str],
@@ -201,22 +208,36 @@ def _write(
 ) -> None:
     from oberth.spark.load import StoreLoader
     from oberth.spark.load_plan import work_directory
+    from oberth.spark.publish import is_known, read_ledger
     from oberth.spark.sink import stage
     from oberth.spark.write_options import parse_write_options
 
-    ids = hashlib.sha256("\n".join(row["offsetMsgId"] for row in rows).encode()).hexdigest()[:32]
+    # Two stores that were built alike have letters of the same ids.
+    digests = [hashlib.sha256(row["value"]).hexdigest() for row in rows]
+    named = [(row["offsetMsgId"], digest) for row, digest in zip(rows, digests, strict=True)]
+    every = json.dumps([[*name, row["uniqueKey"]] for name, row in zip(named, rows, strict=True)])
+    ids = hashlib.sha256(every.encode()).hexdigest()[:32]
     if "loadId" in write_options:
         raise OptionError("loadId: a redrive is known by its dead letters")
     options = parse_write_options({**write_options, "path": into, "loadId": f"redrive-{ids}"})
+    loader = StoreLoader(options)
+    loader.finish_exchange()
+    missing = []
+    if not is_known(read_ledger(into), None, options.load_id):
+        present = _present(session, rows, into)
+        for name, row in zip(named, rows, strict=True):
+            keys = present.get(name)
+            if keys is None or (row["uniqueKey"] is not None and row["uniqueKey"] not in keys):
+                missing.append(row)
+    for row in rows:
+        known = receipts[row["offsetMsgId"]]
+        receipts[row["offsetMsgId"]] = known._replace(status="already")
+    if not missing:
+        return
     work = work_directory(into, f"redrive-{ids}")
     shutil.rmtree(work, ignore_errors=True)
-    part = stage(iter([new_messages(rows)]), options, work)
-    report = StoreLoader(options).commit([part], work)
-    if report.repeated:
-        for row in rows:
-            known = receipts[row["offsetMsgId"]]
-            receipts[row["offsetMsgId"]] = known._replace(status="already")
-        return
+    part = stage(iter([new_messages(missing)]), options, work)
+    report = loader.commit([part], work)
     with StoreReader(into) as reader:
         for message in reader.messages(report.log_start, report.log_end):
             letter = message.properties.get(REDRIVEN_FROM)
@@ -229,6 +250,41 @@ def _write(
                     message.queue_offset,
                     offset_message_id(message.store_host, message.commit_log_offset),
                 )
+
+
+def _present(
+    session: SparkSession, rows: list[dict[str, Any]], into: str
+) -> dict[tuple[str, str], set[str]]:
+    """What a store has of letters: their unique keys, by id and the body's SHA-256."""
+    from pyspark.sql import functions as f
+
+    from oberth.spark.options import parse_read_options
+    from oberth.spark.plan import open_stores
+    from oberth.spark.storage import LocalStorage
+    from oberth.spark.store_files import StoreFiles
+
+    if not StoreFiles(LocalStorage(), into, "").segments():
+        return {}
+    known = open_stores(parse_read_options({"path": into}, streaming=False)).known_topics()
+    topics = known & {row["originTopic"] for row in rows}
+    if not topics:
+        return {}
+    options = {"columns": "properties,uniqueKey,value", "failOnDataLoss": "false"}
+    frame = (
+        session.read.format("rocketmq").options(**options)
+        .option("subscribe", ",".join(sorted(topics))).load(into)
+    )  # fmt: skip
+    keys = {row["uniqueKey"] for row in rows}
+    if None not in keys and len(keys) <= _KEYS_PUSHED_MAX:  # so the Index finds them
+        frame = frame.where(f.col("uniqueKey").isin(sorted(keys)))
+    letter = f.col("properties")[REDRIVEN_FROM]
+    found = frame.where(letter.isNotNull()).select(
+        letter.alias("letter"), "uniqueKey", f.sha2("value", 256).alias("digest")
+    )
+    present: dict[tuple[str, str], set[str]] = {}
+    for row in found.collect():
+        present.setdefault((row["letter"], row["digest"]), set()).add(row["uniqueKey"])
+    return present
 
 
 def new_messages(rows: list[dict[str, Any]]) -> pa.RecordBatch:
