@@ -40,7 +40,7 @@ from oberth.spark.options import (
     SelectionKind,
     parse_read_options,
 )
-from oberth.spark.pipelines.export.compaction import COMMIT
+from oberth.spark.pipelines.export.compaction import list_files
 from oberth.spark.pipelines.export.ledger import Batch, Ledger, batch_of
 from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
 from oberth.spark.pipelines.export.settings import (
@@ -49,7 +49,6 @@ from oberth.spark.pipelines.export.settings import (
     ExportSettings,
     topic_of_table,
 )
-from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
 from oberth.spark.predicates import Predicate
 from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
 from oberth.spark.sql_filter import compile_sql
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 16_384
 """Rows of one Arrow batch."""
-_LISTINGS_MAX: Final = 100
 _DELIVERED: Final = (flags.TRANSACTION_NOT, flags.TRANSACTION_COMMIT)
 
 
@@ -151,7 +149,7 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
     if last is None:
         raise OptionError(f"lake: {into!r}: its export has completed no batch yet")
     files = []
-    for table, paths in _listed(settings, ledger).items():
+    for table, paths in list_files(settings, ledger).items():
         quarantine = table.endswith(QUARANTINE)
         name = table.removesuffix(QUARANTINE)
         topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
@@ -172,29 +170,6 @@ def _done(ledger: Ledger) -> Batch | None:
     values = ledger.read(f"batches/{done[-1]}.json")
     assert values is not None
     return batch_of(int(done[-1]), values)
-
-
-def _listed(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
-    """The files of every table, none beside one that it was joined into."""
-    tables = open_tables(settings, ledger)
-    try:
-        if settings.format != "parquet":
-            return tables.files()
-        before: Any = None
-        for _ in range(_LISTINGS_MAX):  # files are joined while they are listed
-            now = tables.files(), ledger.read(COMMIT)
-            if now == before:
-                break
-            before = now
-        files, commit = before
-        if commit is not None:
-            every = {path for paths in files.values() for path in paths}
-            gone = set(commit["replaced"]) if commit["joined"] in every else {commit["joined"]}
-            files = {table: [x for x in paths if x not in gone] for table, paths in files.items()}
-        return dict(files)
-    finally:
-        if isinstance(tables, IcebergTables):
-            tables.close()
 
 
 def _size(place: Place, path: str) -> int:
@@ -409,7 +384,7 @@ def read_lake(
 
     names = job.lake.column_names()
     wanted = list(dict.fromkeys(field.column for field in job.fields))
-    more = [] if not job.limits else ["topic", "broker", "partition", "offset"]
+    more = [] if job.limits is None else ["topic", "broker", "partition", "offset"]
     more += ["topic"] if job.lake.settings.one_table else []
     more += ["sysFlag"] if job.lake.settings.exact else []
     more += ["tags"] if job.tags else []
@@ -597,7 +572,9 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
     lower = f.col(names["physicalOffset"]) < (
         lake.end if parsed.as_of_offset is None else min(lake.end, parsed.as_of_offset)
     )
-    own = session.read.schema(_file_schema(lake, fields)).parquet(*files).where(lower)
+    # Directories name=value above the lake are no columns of its files.
+    reader = session.read.option("basePath", lake.into).schema(_file_schema(lake, fields))
+    own = reader.parquet(*files).where(lower)
     old = own.select(*(f.col(names[field.column]).alias(field.name) for field in fields))
     return old.unionByName(log)
 

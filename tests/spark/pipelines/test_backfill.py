@@ -7,9 +7,13 @@ send arrive and then saying that it failed.
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +29,10 @@ from oberth.spark.connection import Connection
 from oberth.spark.pipelines import backfill
 from oberth.spark.pipelines.backfill import STEPS, PublishReport, PublishSettings, publish
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS
+from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.export.tables import whole_files
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.pipelines.views import read_rows
 from oberth.testing.blocking import EmbeddedBroker
@@ -251,3 +257,106 @@ def test_the_command(mq: Any, tmp_path: Path) -> None:
     again = CliRunner().invoke(oberth, command)
     assert again.stdout.startswith("5 rows: 0 sent, 0 had arrived before, 5 by earlier runs")
     assert len(messages(mq)) == 8
+
+
+TAGS = ["", "red", "two words", "a=b/c%d", "é"]
+PARTITIONS = [(), ("tags",), ("tags", "key"), ("day=date(timestamp)", "label=tags")]
+
+
+@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
+def test_any_table_of_an_export_is_sent_as_the_store_has_it(
+    mq: Any, make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, seed: int
+) -> None:
+    """Columns that only directories say, and tables whose joining of files was killed."""
+    rng = random.Random(f"{seed} {form}")
+    for number, partitions in enumerate(PARTITIONS):
+        store = make_store(tmp_path / f"broker-{number}")
+        lake = tmp_path / f"lake-{number}"
+        sent = []
+        for _ in range(3):
+            for _ in range(rng.randrange(5, 30)):
+                tag, key = rng.choice(TAGS), f"k{rng.randrange(3)}"
+                body = b"%d" % rng.getrandbits(40)
+                time = 1_700_000_000_000 + rng.randrange(10) * 40_000_000
+                store.append("A", rng.randrange(2), body, tags=tag, keys=key, time=time)
+                sent.append((tag or None, key.encode(), body))
+            settings = ExportSettings(form, partition_by=partitions)
+            export(InProcess(), str(store.root), str(lake), settings)
+        real, left = os.unlink, [rng.randrange(3)]
+
+        def unlink(path: Any, left: list[int] = left, real: Any = real, **more: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise _Killed
+            real(path, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", unlink)
+            try:
+                compact(str(lake), 64 << 20)
+            except _Killed:
+                assert form == "parquet"
+        topic = f"sent-{number}"
+        with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+            admin.create_topic(topic, queue_nums=2, cluster="DefaultCluster")
+        settings_ = PublishSettings(str(lake / "A"), topic)
+        report = publish(settings_, connection(mq), str(tmp_path / f"ledger-{number}"))
+        assert report.rows == len(sent), partitions
+        found = [(row["tags"], row["key"], row["value"]) for row in messages(mq, topic)]
+        assert Counter(found) == Counter(sent), partitions
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_rows_of_another_engines_partitions_are_whole(mq: Any, tmp_path: Path, form: str) -> None:
+    import deltalake
+
+    years, labels = [2025, 2025, 2026, 2026], ["a b", "x%2Fy/z", None, "é"]
+    table = pa.table({"year": years, "label": labels, "id": [1, 2, 3, 4]})
+    root = tmp_path / "table"
+    if form == "delta":
+        deltalake.write_deltalake(str(root), table, partition_by=["year", "label"])
+        deltalake.write_deltalake(str(root), table, partition_by=["year", "label"], mode="append")
+    else:
+        pq.write_to_dataset(table, root, partition_cols=["year", "label"])
+        (root / "_temporary" / "0").mkdir(parents=True)
+        pq.write_table(table, root / "_temporary" / "0" / "part.parquet")
+    publish(PublishSettings(str(root), "T", key="label"), connection(mq), str(tmp_path / "l"))
+    found = [json.loads(row["value"]) for row in messages(mq)]
+    times = 2 if form == "delta" else 1
+    kind = int if form == "delta" else str  # names of directories are text
+    expected: list[dict[str, Any]] = [
+        {"year": kind(year), "label": label, "id": number + 1}
+        for number, (year, label) in enumerate(zip(years, labels, strict=True))
+    ] * times
+    assert sorted(found, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+    assert {row["key"] for row in messages(mq)} == {b"a b", b"x%2Fy/z", None, "é".encode()}
+
+
+def test_files_that_are_not_their_tables_rows_are_refused(
+    mq: Any, make_store: Any, tmp_path: Path
+) -> None:
+    store = make_store(tmp_path / "broker")
+    store.append("A", 0, b"x")
+    for form in ("delta", "iceberg"):
+        export(InProcess(), str(store.root), str(tmp_path / form), ExportSettings(form))
+    protocol = {
+        "minReaderVersion": 3, "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"],
+    }  # fmt: skip
+    log = tmp_path / "delta" / "A" / "_delta_log"
+    (log / f"{1:020d}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(OptionError, match="uses deletionVectors, so its files are not its rows"):
+        publish(PublishSettings(str(tmp_path / "delta" / "A"), "T"), connection(mq), str(log))
+    lake = {"path": str(store.root), "lake": str(tmp_path / "delta")}
+    with pytest.raises(OptionError, match="uses deletionVectors"):
+        list(read_rows(lake, "value"))
+    deleted = SimpleNamespace(delete_files=["x"], file=None)
+    with pytest.raises(OptionError, match="has deleted rows"):
+        whole_files([deleted], "somewhere")
+    # A commit that was killed leaves a version that its catalog does not know.
+    [first, *_, last] = sorted((tmp_path / "iceberg" / "A" / "metadata").glob("*.metadata.json"))
+    assert first != last
+    shutil.copy(first, last.with_name("99999-killed.metadata.json"))
+    settings = PublishSettings(str(tmp_path / "iceberg" / "A"), "T")
+    assert publish(settings, connection(mq), str(tmp_path / "ledger")).sent == 1

@@ -19,7 +19,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,8 +35,12 @@ from oberth.remoting.bodies.base import MessageQueue
 from oberth.spark.connection import Connection
 from oberth.spark.live_sink import MessageRows
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, Arrived, ExactSender
+from oberth.spark.pipelines.export.compaction import list_files
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
+from oberth.spark.pipelines.export.rows import NULL_VALUE
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.export.tables import IcebergTables, check_delta, whole_files
 from oberth.store.offline.layout import local_directory
 
 MARKER: Final = "PUBLISHED_MARKER"
@@ -222,17 +227,19 @@ class _Run:
                     )
             return present
         place, version, files = open_table(settings.table, settings.as_of, settings.storage)
-        described = []
-        for path in files:
+        described: list[dict[str, Any]] = []
+        for path, partition in files:
             system, bare = place.arrow(path)
             with pq.ParquetFile(bare, filesystem=system) as file:
-                names = file.schema_arrow.names
+                names = [*file.schema_arrow.names, *partition]
                 for given in (settings.value, settings.key):
                     if given and given not in names:
                         raise OptionError(f"{path} has no column {given!r}: {', '.join(names)}")
                 described.append(
                     {"path": path, "rows": file.metadata.num_rows, "size": place.size(path)}
                 )
+                if partition:
+                    described[-1]["partition"] = partition
         queues = LOOP.call(lambda: self._sender.queues(settings.topic))
         if not queues:
             raise OptionError(f"there is no topic {settings.topic!r}; make it first")
@@ -411,7 +418,16 @@ def _span(arrived: Arrived) -> list[int]:
     return [min(arrived.offsets.values()), max(arrived.offsets.values())]
 
 
-def open_table(table: str, as_of: str, storage: Mapping[str, str]) -> tuple[Place, str, list[str]]:
+class TableFile(NamedTuple):
+    """A file of a table, and what its rows have beside its columns: a partition's values."""
+
+    path: str
+    partition: dict[str, Any]
+
+
+def open_table(
+    table: str, as_of: str, storage: Mapping[str, str]
+) -> tuple[Place, str, list[TableFile]]:
     """The files of a table, in their order, where they are, and which version that is.
 
     Args:
@@ -420,7 +436,8 @@ def open_table(table: str, as_of: str, storage: Mapping[str, str]) -> tuple[Plac
         storage: options of an object store.
 
     Raises:
-        OptionError: no table there, or none that has versions.
+        OptionError: no table there, none that has versions, or one whose files do not show which
+            rows were deleted.
     """
     place = place_of(table, storage, "from")
     names = dict(place.names(place.root))
@@ -433,17 +450,38 @@ def open_table(table: str, as_of: str, storage: Mapping[str, str]) -> tuple[Plac
         )
     if "_delta_log" in names:
         return place, *_delta_files(place, as_of)
+    parent, _, name = place.root.rpartition("/")
+    in_one = parent not in ("", f"{table.partition('://')[0]}:/")
+    ledger = Ledger(place_of(parent, storage, "from")) if in_one else None
+    export = ledger.settings(None) if ledger is not None else None
     if "metadata" in names and isinstance(place, LocalPlace):
-        return place, *_iceberg_files(place, as_of)
+        return place, *_iceberg_files(place, as_of, export, ledger, name)
     if as_of:
         raise OptionError(f"from: {table!r} is a directory of files, which has no versions")
-    files = place.parquet_files(place.root)
+    if export is not None and ledger is not None:
+        files = list_files(export, ledger).get(name, [])  # none beside one it was joined into
+    else:
+        files = place.parquet_files(place.root)
+    # What writers have not finished lies under names that begin so.
+    files = [
+        path for path in files
+        if not any(each[:1] in "._" for each in path[len(place.root) + 1 :].split("/"))
+    ]  # fmt: skip
     if not files:
         raise OptionError(f"from: {table!r} has no Parquet files")
-    return place, "", files
+    return place, "", [TableFile(path, _hive_values(path[len(place.root) :])) for path in files]
 
 
-def _delta_files(place: Place, as_of: str) -> tuple[str, list[str]]:
+def _hive_values(below: str) -> dict[str, Any]:
+    """The partition that directories ``name=value`` say, as text."""
+    found = [each.partition("=") for each in below.split("/")[:-1]]
+    return {
+        name: None if value == NULL_VALUE else unquote(value)
+        for name, equals, value in found if equals
+    }  # fmt: skip
+
+
+def _delta_files(place: Place, as_of: str) -> tuple[str, list[TableFile]]:
     from deltalake import DeltaTable  # an extra
     from deltalake.exceptions import DeltaError
 
@@ -453,28 +491,51 @@ def _delta_files(place: Place, as_of: str) -> tuple[str, list[str]]:
             table.load_as_version(int(as_of) if as_of.isdecimal() else as_of)
     except (DeltaError, ValueError, OSError) as error:
         raise OptionError(f"from: {place.root} as of {as_of or 'now'}: {error}") from None
-    files = sorted(uri.removeprefix("file://") for uri in table.file_uris())
-    return str(table.version()), files
+    check_delta(table, place.root)
+    names = [f"partition.{name}" for name in table.metadata().partition_columns]
+    added = pa.table(table.get_add_actions(flatten=True)).select(["path", *names]).to_pylist()
+    files = []
+    for each in added:
+        path = unquote(each.pop("path"))
+        partition = {name.removeprefix("partition."): _plain(v) for name, v in each.items()}
+        if "://" not in path and not path.startswith("/"):
+            path = f"{place.root}/{path}"
+        files.append(TableFile(path.removeprefix("file://"), partition))
+    return str(table.version()), sorted(files, key=lambda file: file.path)
 
 
-def _iceberg_files(place: Place, as_of: str) -> tuple[str, list[str]]:
+def _iceberg_files(
+    place: Place, as_of: str, export: ExportSettings | None, ledger: Ledger | None, name: str
+) -> tuple[str, list[TableFile]]:
     from pyiceberg.table import StaticTable  # an extra
 
     folder = f"{place.root}/metadata"
-    found = sorted(name for name, _ in place.names(folder) if name.endswith(".metadata.json"))
-    if not found:
-        raise OptionError(f"from: {place.root} has no Iceberg metadata")
-    table = StaticTable.from_metadata(f"file://{folder}/{found[-1]}")
-    snapshot = table.current_snapshot()
-    if as_of:
-        if not as_of.isdecimal():
-            raise OptionError(f"as of {as_of!r}: an Iceberg table is named by its snapshot's id")
-        snapshot = table.snapshot_by_id(int(as_of))
-    if snapshot is None:
-        raise OptionError(f"from: {place.root} has no snapshot {as_of}")
-    plan = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
-    files = sorted(task.file.file_path.removeprefix("file://") for task in plan)
-    return str(snapshot.snapshot_id), files
+    tables = None
+    if export is not None and ledger is not None and export.format == "iceberg":
+        # Its catalog says which version counts; one that was killed may have left another.
+        tables = IcebergTables(export, ledger)
+        table = tables.load(name)
+    else:
+        found = sorted(name for name, _ in place.names(folder) if name.endswith(".metadata.json"))
+        if not found:
+            raise OptionError(f"from: {place.root} has no Iceberg metadata")
+        table = StaticTable.from_metadata(f"file://{folder}/{found[-1]}")
+    try:
+        snapshot = table.current_snapshot()
+        if as_of:
+            if not as_of.isdecimal():
+                raise OptionError(
+                    f"as of {as_of!r}: an Iceberg table is named by its snapshot's id"
+                )
+            snapshot = table.snapshot_by_id(int(as_of))
+        if snapshot is None:
+            raise OptionError(f"from: {place.root} has no snapshot {as_of}")
+        plan = list(table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
+    finally:
+        if tables is not None:
+            tables.close()
+    files = sorted(whole_files(plan, place.root))
+    return str(snapshot.snapshot_id), [TableFile(path, {}) for path in files]
 
 
 def _file_rows(place: Place, file: Mapping[str, Any]) -> Iterator[pa.Table]:
@@ -495,19 +556,27 @@ def _file_rows(place: Place, file: Mapping[str, Any]) -> Iterator[pa.Table]:
         raise DataLossError(f"{file['path']}: {size} bytes, it had {file['size']}")
     with pq.ParquetFile(bare, filesystem=system) as opened:
         for number in range(opened.num_row_groups):
-            yield opened.read_row_group(number)
+            rows = opened.read_row_group(number)
+            for name, value in file.get("partition", {}).items():
+                if name not in rows.schema.names:
+                    kind = None if value is not None else pa.string()
+                    rows = rows.append_column(name, pa.array([value] * rows.num_rows, kind))
+            yield rows
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: bytes as text, times in ISO 8601."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _as_json(rows: pa.Table) -> pa.Array:
-    """Each row as a JSON object; bytes as text where they are, times in ISO 8601."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
-        return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
+    """Each row as a JSON object."""
     made = [
-        json.dumps(row, ensure_ascii=False, default=plain, separators=(",", ":")).encode()
+        json.dumps(row, ensure_ascii=False, default=_plain, separators=(",", ":")).encode()
         for row in rows.to_pylist()
     ]
     return pa.array(made, pa.binary())

@@ -32,10 +32,10 @@ from oberth.formats.names import is_system_topic
 from oberth.formats.sys_flag import INNER_BATCH
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.spark.pipelines.dispatch import dispatch, sync_file
+from oberth.spark.pipelines.export.compaction import list_files
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import QUARANTINE
-from oberth.spark.pipelines.export.tables import IcebergTables, open_tables
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.layout import StoreLayout, discover, local_directory
 from oberth.store.offline.rebuild import RebuildReport, sync_tree
@@ -197,29 +197,22 @@ def export_files(source: str) -> tuple[list[ExportFile], int]:
             f"{source}: is no exact export (--exact)"
             + (f"; it lacks the columns {', '.join(missing)}" if missing else "")
         )
-    tables = open_tables(settings, ledger)
     files: list[ExportFile] = []
     segment_size = 0
-    try:
-        for name, found in tables.files().items():
-            if name.endswith(QUARANTINE):
-                continue
-            for path in found:
-                said = pq.read_schema(path).metadata or {}
-                try:
-                    files.append(
-                        ExportFile(
-                            path, int(said[b"oberth.log.start"]), int(said[b"oberth.log.end"])
-                        )
-                    )
-                    segment_size = int(said[b"oberth.segment.size"])
-                except (KeyError, ValueError):
-                    raise StoreCorruptError(
-                        f"{path}: does not say which part of a log it holds (oberth.log.start)"
-                    ) from None
-    finally:
-        if isinstance(tables, IcebergTables):
-            tables.close()
+    for name, found in list_files(settings, ledger).items():
+        if name.endswith(QUARANTINE):
+            continue
+        for path in found:
+            said = pq.read_schema(path).metadata or {}
+            try:
+                files.append(
+                    ExportFile(path, int(said[b"oberth.log.start"]), int(said[b"oberth.log.end"]))
+                )
+                segment_size = int(said[b"oberth.segment.size"])
+            except (KeyError, ValueError):
+                raise StoreCorruptError(
+                    f"{path}: does not say which part of a log it holds (oberth.log.start)"
+                ) from None
     if not files:
         raise OptionError(f"{source}: the export has no rows")
     present = sum(pq.read_metadata(file.path).num_rows for file in files)

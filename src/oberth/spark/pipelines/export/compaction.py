@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 
@@ -30,6 +30,7 @@ from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, o
 from oberth.store.offline.rebuild import sync_directory
 
 COMMIT: Final = "commits/compaction.json"
+_LISTINGS_MAX: Final = 100
 _OF_ONE_LOG: Final = tuple(file_metadata("", 0, 0, 0, 0))
 """What a file says of itself that files of several brokers cannot say together."""
 
@@ -185,3 +186,26 @@ def settle(ledger: Ledger) -> None:
     sync_directory(os.path.dirname(commit["joined"]))
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(ledger.directory, COMMIT))
+
+
+def list_files(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
+    """The files of every table, none beside one that it was joined into."""
+    tables = open_tables(settings, ledger)
+    try:
+        if settings.format != "parquet":
+            return tables.files()
+        before: Any = None
+        for _ in range(_LISTINGS_MAX):  # files are joined while they are listed
+            now = tables.files(), ledger.read(COMMIT)
+            if now == before:
+                break
+            before = now
+        files, commit = before
+        if commit is not None:
+            every = {path for paths in files.values() for path in paths}
+            gone = set(commit["replaced"]) if commit["joined"] in every else {commit["joined"]}
+            files = {table: [x for x in paths if x not in gone] for table, paths in files.items()}
+        return dict(files)
+    finally:
+        if isinstance(tables, IcebergTables):
+            tables.close()

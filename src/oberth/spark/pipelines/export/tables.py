@@ -296,10 +296,12 @@ class DeltaTables(_FlatTables):
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
-        return {
-            name: sorted(uri.removeprefix("file://") for uri in self._open(name).file_uris())
-            for name in self.table_names()
-        }
+        found: dict[str, list[str]] = {}
+        for name in self.table_names():
+            table = self._open(name)
+            check_delta(table, self._root(name))
+            found[name] = sorted(uri.removeprefix("file://") for uri in table.file_uris())
+        return found
 
 
 def _ranges_of(files: Sequence[WrittenFile]) -> dict[str, str]:
@@ -458,13 +460,42 @@ class IcebergTables(_FlatTables):
         found: dict[str, list[str]] = {}
         for name in self.table_names():
             plan = list(self.load(name).scan().plan_files())
-            if any(task.delete_files for task in plan):
-                raise OptionError(
-                    f"{self._ledger.into}: another engine has deleted rows of the table {name}, "
-                    "which its files do not show; rewrite its data files there"
-                )
-            found[name] = sorted(task.file.file_path.removeprefix("file://") for task in plan)
+            found[name] = sorted(whole_files(plan, f"{self._ledger.into}/{name}"))
         return found
+
+
+def whole_files(plan: Iterable[Any], where: str) -> list[str]:
+    """The data files of an Iceberg scan.
+
+    Raises:
+        OptionError: another engine has deleted single rows, which the files do not show.
+    """
+    found = []
+    for task in plan:
+        if task.delete_files:
+            raise OptionError(
+                f"{where}: another engine has deleted rows, which the table's data files do not "
+                "show; rewrite them there"
+            )
+        found.append(task.file.file_path.removeprefix("file://"))
+    return found
+
+
+def check_delta(table: Any, where: str) -> None:
+    """Raises for a Delta table whose files are not its rows.
+
+    Raises:
+        OptionError: other engines may have deleted or renamed what the files still show.
+    """
+    names = {"deletionVectors", "columnMapping"}
+    odd = names.intersection(table.protocol().reader_features or ())
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        odd.add("columnMapping")
+    if odd:
+        raise OptionError(
+            f"{where}: the Delta table uses {', '.join(sorted(odd))}, so its files are not its "
+            "rows; drop the feature there, or read a copy"
+        )
 
 
 def _has_batch(table: Any, batch: int) -> bool:
