@@ -183,6 +183,29 @@ async def test_the_process_of_a_lake_is_started_again_and_stopped(tmp_path: Path
         assert told == ""
 
 
+def test_what_keeps_a_lake_ends_with_who_started_it(tmp_path: Path) -> None:
+    """Also when that is killed: else two would keep one lake, and the older for ever."""
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from oberth.cli.lake import lake_kept\n"
+        "child = 'import sys; from oberth.cli.serve import end_with_stdin; end_with_stdin();'"
+        "'print(flush=True, file=sys.stderr); import time; time.sleep(100);'"
+        "'print(flush=True, file=sys.stderr)'\n"
+        "async def main():\n"
+        "    words = [sys.executable, '-c', child]\n"
+        "    async with lake_kept('s', 'l', 'delta', words=lambda *_: words):\n"
+        "        await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as keeper:
+        assert keeper.stderr is not None
+        assert keeper.stderr.readline() == b"\n"  # the child has begun to wait
+        keeper.kill()
+        assert keeper.stderr.read() == b""  # and ends: who has the pipe is gone
+    given = export_command.make_context("export", export_words("/s", "/l", "delta")[5:]).params
+    assert given["until_stdin_ends"]
+
+
 def test_what_keeps_a_lake_is_a_command_that_there_is() -> None:
     for form in ("parquet", "delta", "iceberg"):
         words = export_words("/s", "/l", form)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -22,7 +20,7 @@ from oberth.cli import output
 from oberth.cli.connection import client_config, read_text
 from oberth.cli.output import say
 from oberth.cli.remote import namesrv_option
-from oberth.cli.serve import serve, start_logging, verbose_option
+from oberth.cli.serve import end_with_stdin, serve, start_logging, verbose_option
 from oberth.errors import OptionError
 
 TOKEN_ENVIRONMENT: Final = "OBERTH_CONSOLE_TOKEN"
@@ -163,7 +161,7 @@ def console(
 
     if socket_fd is not None:
         output.talk_to = lambda level, text: None  # the process that started this one talks
-        _end_with_stdin()
+        end_with_stdin()
     serve(open_console, {port: "--port"})
 
 
@@ -256,14 +254,3 @@ def _token(path: str | None) -> str:
     if len(token) > TOKEN_SIZE_MAX:
         raise OptionError(f"the token has more than {TOKEN_SIZE_MAX} characters")
     return token
-
-
-def _end_with_stdin() -> None:
-    """End this process when the one that started it has gone, however it went."""
-
-    def wait() -> None:
-        while sys.stdin.buffer.read(1024):
-            pass
-        signal.raise_signal(signal.SIGTERM)
-
-    threading.Thread(target=wait, name="waits for the end of its parent", daemon=True).start()

@@ -2,7 +2,8 @@
 
 It is `oberth spark export --continuous` over the store, in a process of its own, since it is Spark.
 When it ends it is started again, later each time it ends at once; an export goes on wherever it was
-killed.
+killed. It ends with the broker's process, whatever ends that: another broker over the store starts
+its own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def export_words(store: str, into: str, form: str) -> list[str]:
     words = [
         sys.executable, "-m", "oberth", "spark", "export", store, "--into", into,
         "--format", form, "--continuous", "--interval", str(INTERVAL_S), "--master", "local[1]",
-        "--compact", str(JOIN_MIB),
+        "--compact", str(JOIN_MIB), "--until-stdin-ends",
     ]  # fmt: skip
     return words + ([] if form == "parquet" else ["--expire", str(EXPIRE_HOURS)])
 
@@ -85,7 +86,7 @@ async def _keep(words: list[str], pause_s: float, is_begun: Callable[[], bool]) 
     while True:
         begun = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
         )
         try:
             code = await process.wait()

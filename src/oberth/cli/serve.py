@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -23,9 +24,10 @@ from oberth.errors import OptionError
 from oberth.formats.broker_conf import parse_assignments
 
 __all__ = (
-    "broker_ports", "config_option", "entries_of", "grpc_served", "listen_option", "overrides_of",
-    "port_option", "say_recovered", "say_where", "serve", "set_option", "start_logging",
-    "store_option", "telling", "verbose_option", "warn_about", "warn_about_tls",
+    "broker_ports", "config_option", "end_with_stdin", "entries_of", "grpc_served",
+    "listen_option", "overrides_of", "port_option", "say_recovered", "say_where", "serve",
+    "set_option", "start_logging", "store_option", "telling", "verbose_option", "warn_about",
+    "warn_about_tls",
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -292,3 +294,14 @@ async def _serve(serving: Serving, *, until_stdin_ends: bool) -> None:
         sys.stdout.flush()
         await stopped.wait()
         say("stopping")
+
+
+def end_with_stdin() -> None:
+    """End this process when the one that started it has gone, however it went."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(1024):
+            pass
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=wait, name="waits for the end of its parent", daemon=True).start()

@@ -10,6 +10,7 @@ import click
 from oberth.cli.connection import read_text
 from oberth.cli.output import say, size_text, tell, write_json, write_json_line
 from oberth.cli.progress import Progress
+from oberth.cli.serve import end_with_stdin
 from oberth.cli.spark_options import (
     absolute,
     live_options,
@@ -89,6 +90,9 @@ SCHEMA_SIZE_MAX: Final = 1 << 20
     "--interval", type=click.FloatRange(0.1), default=_INTERVAL_S, show_default=True,
     help="With --continuous, seconds between two looks at the log.",
 )  # fmt: skip
+@click.option(
+    "--until-stdin-ends", is_flag=True, hidden=True, help="End when who started it is gone."
+)
 @live_options
 @spark_options
 def export_command(
@@ -113,6 +117,7 @@ def export_command(
     expire: float | None,
     continuous: bool,
     interval: float,
+    until_stdin_ends: bool,
     namesrv: str | None,
     options: tuple[str, ...],
     master: str,
@@ -141,6 +146,8 @@ def export_command(
     from oberth.spark.pipelines.export.tables import require_library
     from oberth.spark.pipelines.json_types import parse_schema
 
+    if until_stdin_ends:
+        end_with_stdin()
     root, given = store_or_brokers(directory, store_option, namesrv, options)
     target = absolute(into) or ""
     settings = ExportSettings(
