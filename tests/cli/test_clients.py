@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,3 +81,35 @@ def test_members_producers_and_one_message(broker: EmbeddedBroker) -> None:
 def test_nobody_is_said(broker: EmbeddedBroker) -> None:
     run(broker, "topic create Quiet --queues 1")
     assert "no producer" in run(broker, "topic producers Quiet --group Nobody", code=1).stderr
+
+
+_WITH_CTRL_C = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script started us
+from oberth.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_ctrl_c_ends_a_send_that_waits_for_a_line(broker: EmbeddedBroker) -> None:
+    words = [sys.executable, "-c", _WITH_CTRL_C, "message", "send", "Lines"]
+    with subprocess.Popen(
+        [*words, "-n", broker.namesrv_addr],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("one\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["status"] == "SEND_OK"
+        process.send_signal(signal.SIGINT)
+        # stdin stays open: only the signal can end it.
+        assert (
+            process.stderr.readline() == "stopped; 1 messages were sent, those that are printed\n"
+        )
+        assert process.wait(120) == 130
+    assert broker.bodies("Lines") == [b"one"]

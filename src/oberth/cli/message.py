@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -27,7 +29,7 @@ from oberth.errors import MQBrokerError, MQClientError, RemotingError, RemotingT
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from oberth.client.admin.base import Silent
     from oberth.client.messages import Message, MessageExt, SendResult
@@ -39,6 +41,8 @@ PULL_COUNT: Final = 32
 SEND_TIMEOUT_MS: Final = 3000
 """Then a message is sent to another broker."""
 EXIT_NOTHING: Final = 1
+EXIT_STOPPED: Final = 130
+"""As of every command that Ctrl-C ends."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -81,18 +85,20 @@ def send(
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
 
+    count = 0
+
     async def work() -> None:
         from oberth.client.messages import Message
         from oberth.client.producer import Producer
 
+        nonlocal count
         async with Producer(
             "OBERTH_CLI",
             config=connection,
             send_msg_timeout_ms=SEND_TIMEOUT_MS,
             send_latency_fault_enable=True,
         ) as producer:
-            lines = [body] if body is not None else sys.stdin
-            for line in lines:
+            for line in _lines_of_stdin() if body is None else [body]:
                 # Bytes that the locale cannot read go through as they are.
                 data = line.rstrip("\n").encode("utf-8", "surrogateescape")
                 sent = await _send(
@@ -116,8 +122,34 @@ def send(
                         "queueOffset": sent.queue_offset,
                     }
                 )
+                sys.stdout.flush()  # whoever writes the lines may wait for it
+                count += 1
 
-    run(work())
+    try:
+        run(work())
+    except KeyboardInterrupt:
+        say(f"stopped; {count} messages were sent, those that are printed")
+        sys.exit(EXIT_STOPPED)
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    """Each line as it comes; while one is waited for, Ctrl-C ends the wait.
+
+    The loop's own handler of the signal only notes it, for when the loop goes on.
+    """
+    while True:
+        handler = signal.getsignal(signal.SIGINT)
+        is_ours = threading.current_thread() is threading.main_thread() and callable(handler)
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            line = sys.stdin.readline()
+        finally:
+            if is_ours:
+                signal.signal(signal.SIGINT, handler)
+        if not line:
+            return
+        yield line
 
 
 async def _send(producer: Producer, message: Message) -> SendResult:
