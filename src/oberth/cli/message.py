@@ -29,7 +29,7 @@ from oberth.errors import MQBrokerError, MQClientError, RemotingError, RemotingT
 from oberth.remoting.code import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from oberth.client.admin.base import Silent
     from oberth.client.messages import Message, MessageExt, SendResult
@@ -98,7 +98,7 @@ def send(
             send_msg_timeout_ms=SEND_TIMEOUT_MS,
             send_latency_fault_enable=True,
         ) as producer:
-            for line in _lines_of_stdin() if body is None else [body]:
+            async for line in _lines(body):
                 # Bytes that the locale cannot read go through as they are.
                 data = line.rstrip("\n").encode("utf-8", "surrogateescape")
                 sent = await _send(
@@ -132,17 +132,21 @@ def send(
         sys.exit(EXIT_STOPPED)
 
 
-def _lines_of_stdin() -> Iterator[str]:
-    """Each line as it comes; while one is waited for, Ctrl-C ends the wait.
+async def _lines(body: str | None) -> AsyncIterator[str]:
+    """The body, or each line of stdin as it comes; Ctrl-C ends the wait for one.
 
     The loop's own handler of the signal only notes it, for when the loop goes on.
     """
+    if body is not None:
+        yield body
+        return
     while True:
         handler = signal.getsignal(signal.SIGINT)
         is_ours = threading.current_thread() is threading.main_thread() and callable(handler)
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            await asyncio.sleep(0)  # a signal that was noted before is heard here
             line = sys.stdin.readline()
         finally:
             if is_ours:
