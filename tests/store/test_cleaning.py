@@ -157,6 +157,7 @@ def test_the_warning_level_is_90_percent_at_most(rig: Rig) -> None:
 def test_why_segments_are_due(rig: Rig) -> None:
     due = rig.store.cleaning.due
     assert due() is None
+    assert rig.store.cleaning.leaving() == []
     rig.store.delete_expired_files_manually()
     assert due() == "hand"
     rig.config.delete_when = local_hour(rig.now_ms)

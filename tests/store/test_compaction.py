@@ -23,7 +23,7 @@ from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.formats.properties import encode_properties
-from oberth.store.compaction_log import READY, log_file_size, unit_file_size
+from oberth.store.compaction_log import END_UNIT, READY, log_file_size, unit_file_size
 from oberth.store.files import OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner, TagsFilter
@@ -171,6 +171,23 @@ def test_newest_of_every_key(kept: Kept) -> None:
         (kept.root / "compaction/position-checkpoint").read_bytes()
     )
     assert positions.queue_offset_map == {f"{T}_0": found[4][0]}, "of five keys the last one"
+
+
+def test_the_first_message_is_kept_and_tells_where_the_log_begins(kept: Kept) -> None:
+    kept.put("once", b"x")
+    for n in range(400):
+        kept.put("again and again", b"%d" % n)
+    kept.check()
+    kept.compact()
+    kept.check()
+    assert kept.store.compaction is not None
+    log = kept.store.compaction.find(T, 0)
+    assert log is not None
+    assert (log.min_offset, len(kept.read()) < 100) == (0, True)
+
+
+def test_a_segment_ends_with_the_unit_that_rocketmq_puts_there() -> None:
+    assert b"\xff" * 8 + bytes(30) + b"\xff" * 4 + bytes(4) == END_UNIT
 
 
 def test_a_message_without_body_deletes(kept: Kept) -> None:

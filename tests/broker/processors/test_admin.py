@@ -13,6 +13,7 @@ from oberth.broker.config_changes import is_secret
 from oberth.broker.processors import admin_offsets, admin_topics
 from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS
 from oberth.broker.processors.admin_offsets import STATS_A_TURN, OffsetAdminProcessor
+from oberth.broker.stats import TOPIC_PUT_NUMS
 from oberth.formats import names
 from oberth.formats.config_json import ObjectKey, parse_config
 from oberth.formats.java_properties import parse_properties
@@ -116,7 +117,10 @@ async def test_deleting_a_topic_takes_its_offsets_along(live: Any) -> None:
     await live.peer.send("T")
     live.broker.parts.offsets.commit("G", "T", 0, 1, 1)
     live.broker.parts.groups.set_readable("G", "T", False)
+    stats = live.broker.parts.stats
+    assert stats.find(TOPIC_PUT_NUMS, "T") is not None
     assert (await live.peer.call(215, {"topic": "T"})).code == 0
+    assert stats.find(TOPIC_PUT_NUMS, "T") is None
     assert live.broker.parts.offsets.query("G", "T", 0) == -1
     assert live.broker.parts.groups.is_readable("G", "T")
     assert live.broker.parts.store.max_offset_in_queue("T", 0) == 0
