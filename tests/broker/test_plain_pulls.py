@@ -18,6 +18,7 @@ from oberth.formats.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
 from oberth.kernels import arguments, runtime
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
+from oberth.store.consume_queue import ConsumeQueue
 
 MakeLive = Callable[..., Any]
 
@@ -384,6 +385,23 @@ async def test_the_fast_port_serves_no_pulls(make_live: MakeLive) -> None:
     request = RemotingCommand(code=11, ext_fields=fields)
     answer = await live.peer.client.invoke(address, request, 100.0)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_disk_that_fails_is_answered_by_the_general_way(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live(autoCreateTopicEnable="true")
+    fields = await one_message(live)
+
+    def fails(*_: object, **__: object) -> bytes:
+        raise OSError(5, "no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "units", fails)
+        answer = await live.peer.call(11, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "no more" in str(answer.remark)
+    assert await served(live, (11, fields)) == [True]
 
 
 async def test_a_shut_segment_is_not_read(make_live: MakeLive) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from oberth.errors import OberthError
 from oberth.kernels import runtime
 from oberth.kernels.arguments import PULL_BRINGS_SUBSCRIPTION, PULL_COMMITS
 from oberth.kernels.pulls import PlainPulls, Right
@@ -208,7 +209,10 @@ class PlainPullService:
             ask = asks[by]
             header = ask.header
             group, topic = header.consumer_group, header.topic
-            found = self._store.plain_stretch(topic, queue_id, low, high)
+            try:
+                found = self._store.plain_stretch(topic, queue_id, low, high)
+            except (OberthError, OSError):
+                continue  # each of them hears of it from the general way
             # Most pulls that find nothing wait: they cost no more than this.
             if found is None or self._offsets.has_reset(group, topic, queue_id):
                 continue
