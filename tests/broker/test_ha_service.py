@@ -235,6 +235,27 @@ async def test_a_slave_with_a_smaller_disk_stops_and_goes_on_when_it_may_delete(
             assert kept.max_offset_in_queue("t", 1) == 1000
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_slave_that_could_not_sync_takes_nothing_before_it_is_opened_again(
+    tmp_path: Path, name_server: str, flush: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = {"brokerId": "1", "brokerRole": "SLAVE", "flushDiskType": flush}
+    async with make(tmp_path / "a", name_server, brokerRole="SYNC_MASTER") as master:
+        put(master, 10)
+        async with make(tmp_path / "b", name_server, **entries) as slave:
+            await until(lambda: equal(master, slave))
+            end = slave.parts.store.max_phy_offset
+            slave.parts.store.flush_service.is_broken = True  # as a sync leaves it that fails
+            put(master, 10)
+            for _ in range(2):  # it is not tried again behind its back
+                caplog.clear()
+                await until(lambda: "nothing is taken or confirmed" in caplog.text)
+                await until(lambda: not master.services.ha.replicas.acked)
+            assert slave.parts.store.max_phy_offset == end
+        async with make(tmp_path / "b", name_server, **entries) as slave:
+            await until(lambda: equal(master, slave))
+
+
 async def test_a_sync_master_waits_for_its_slave(tmp_path: Path, name_server: str) -> None:
     options = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "200"}
     async with make(tmp_path / "a", name_server, **options) as master:

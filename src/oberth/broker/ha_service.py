@@ -449,8 +449,21 @@ class HAService:
                 self._followed.transport.abort()
         self.on_parted()
 
+    def _refuse_broken(self) -> None:
+        """Raises StoreError after a failed sync: what was written since may be gone any time."""
+        if self._store.flush_service.is_broken:
+            raise StoreError(
+                "this log could not be synced: nothing is taken or confirmed before the store is "
+                "opened again"
+            )
+
     async def _may_follow(self) -> bool:
-        """Whether the end of this log is the master's, as far as anybody can say."""
+        """Whether the end of this log is the master's, as far as anybody can say.
+
+        Raises:
+            StoreError: see `_refuse_broken`.
+        """
+        self._refuse_broken()
         if self.parted_at is None and self.look_at_log is not None:
             await self.look_at_log()
         return self.parted_at is None and self._store.damaged_from is None
@@ -558,6 +571,7 @@ class HAService:
             What is to be taken in the next turn.
         """
         came = perf_counter()
+        self._refuse_broken()
         store, link = self._store, self._link
         pieces = 0
         for piece in receiver.receive_data(data):
