@@ -59,6 +59,7 @@ BOUNDED = {
     "broker/acl/users.py:_Named._lengths": "of the entries",
     "broker/acl/users.py:_Named._prefixes": "the entries",
     "broker/acl/users.py:_Named._whole": "the entries",
+    "broker/acl/users.py:_Named.denials": "the entries",
     "proxy/clients.py:ClientTable._clients": "50000, ids of 512 characters; settings flooded below",
     "proxy/clients.py:GrpcClient._waiting": "what a broker asks of a client, 3 s",
     "proxy/begun.py:BegunCalls._turn": "calls of one turn of the loop",
