@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,15 +36,57 @@ def test_it_runs_small(
     assert f"benchmarks.spark.{name}" in sys.modules
 
 
-@pytest.mark.slow
-def test_the_drill_of_kills_runs_small(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+SMALL = ["export-delta", "stream-delta"]
+LIVE = [
+    "continuous-delta", "continuous-iceberg", "stream-delta", "stream-iceberg", "lake-delta",
+    "lake-iceberg",
+]  # fmt: skip
+ON_A_CLUSTER = ["redrive", "redrive-live", "load", "bulk-load", "publish", "sink"]
+KILLS = 20
+"""Of each pipeline; some fifteen seconds each, more on a busy machine."""
+
+
+def drilled(capsys: pytest.CaptureFixture[str], directory: Path, *words: str) -> list[Any]:
+    """Runs the drill of kills; its rounds, the calm one before the kills included."""
     from benchmarks.spark.kills import main
 
-    small = ["--only", "export-delta", "--count", "1", "--rows", "500", "--dir", str(tmp_path)]
-    assert main(small) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["wrong"] for row in rows[:-1]] == ["", ""]
-    assert rows[-1]["rounds"] == 2
+    status = main([*words, "--dir", str(directory)])
+    *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row["wrong"]] == []
+    assert (status, last["rounds"]) == (0, len(rows))
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # commands that start Spark anew, beside other tests
+@pytest.mark.parametrize("name", SMALL)
+def test_the_drill_of_kills_runs_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    rows = drilled(capsys, tmp_path, "--only", name, "--count", "1", "--rows", "500")
+    assert len(rows) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", LIVE)
+def test_tables_of_live_topics_have_every_message_once_whatever_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    rows = drilled(capsys, tmp_path, "--only", name, "--count", str(KILLS), "--seed", "51")
+    assert sum(bool(row["victim"]) for row in rows) == KILLS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ON_A_CLUSTER)
+def test_nothing_is_missing_whatever_is_killed_on_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Executors of their own, second copies of slow tasks, and tasks that are tried again."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    words = ["--only", name, "--cluster", "--rows", "5000", "--seed", "52"]
+    rows = drilled(capsys, tmp_path, *words, "--count", str(KILLS))
+    assert sum(bool(row["victim"]) for row in rows) == KILLS
