@@ -154,6 +154,13 @@ def test_the_warning_level_is_90_percent_at_most(rig: Rig) -> None:
         assert bool(rig.store.flags.bits & RunningFlag.DISK_FULL) is is_full
 
 
+def test_young_segments_stay_up_to_30_percent_whatever_is_set(rig: Rig) -> None:
+    rig.config.disk_space_clean_forcibly_ratio = 10
+    for percent, deletes in ((30, False), (31, True)):
+        rig.disk.percent = percent
+        assert bool(rig.store.cleaning.run()) is deletes
+
+
 def test_why_segments_are_due(rig: Rig) -> None:
     due = rig.store.cleaning.due
     assert due() is None
