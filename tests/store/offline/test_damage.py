@@ -629,6 +629,38 @@ def test_a_missing_segment_is_damage_and_survives(golden_store: Pristine, tmp_pa
         assert verify(reader).clean
 
 
+@pytest.mark.parametrize("lost", [[0], [1], [2], [3], [4], [1, 3], [5]])
+def test_index_entries_of_a_lost_segment_are_not_called_wrong(
+    lost: list[int], golden_store: Pristine
+) -> None:
+    """Those behind it are compared with their records, file by file."""
+    store = golden_store(STORE)
+    logs = files_below(store.root, "commitlog")
+    assert len(logs) == 7  # of which the last is empty
+    for number in lost:
+        os.remove(logs[number])
+    os.remove(store.root / "checkpoint")  # it would be told to know of later records
+    with StoreReader(store.root, SIZE) as reader:
+        report = verify(reader)
+    kinds = {each.kind for each in report.damage}
+    assert kinds == ({FindingKind.FILE_GAP, FindingKind.RECORD_DAMAGED} if lost != [0] else set())
+
+
+def test_entries_past_the_end_of_a_log_that_lost_its_last_segments_are_notes(
+    golden_store: Pristine,
+) -> None:
+    """No tags are missed that a broker of this line would index, but RocketMQ 4.9 did not."""
+    store = golden_store(STORE)
+    for path in files_below(store.root, "commitlog")[-2:]:
+        path.unlink()
+    for name in ("abort", "checkpoint"):
+        os.remove(store.root / name)
+    with StoreReader(store.root, SIZE | {"rocketmqLine": "5.x"}) as reader:
+        report = verify(reader)
+    assert not list(report.damage)
+    assert FindingKind.INDEX_TAIL in {each.kind for each in report.findings}
+
+
 @pytest.mark.interop
 @pytest.mark.parametrize("name", ["basic-5.5.0", "crash-4.9.7"])
 def test_rocketmq_opens_a_salvaged_store(name: str, golden_store: Pristine, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ class _DistributedVerify(VerifyRun):
             for result in results:
                 for part in result.queues:
                     self.report.units += sum(run.unit_count for run in part.runs)
-        self._compare(results, index)
         self._log_read(len(queues))
+        self._compare(results, index)
 
     @property
     def _has_queues(self) -> bool:

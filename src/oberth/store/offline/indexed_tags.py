@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 from oberth.errors import StoreError
-from oberth.formats.index_file import ENTRY, ENTRY_SIZE, entry_position, key_hash
+from oberth.formats.index_file import ENTRY, ENTRY_SIZE, IndexEntry, entry_position, key_hash
 from oberth.formats.options import Line
 from oberth.kernels.columns import TopicTable
 from oberth.kernels.index import IndexEntries, index_keys
@@ -30,6 +30,9 @@ from oberth.store.offline.reader import StoreReader
 _ENTRIES_LOOKED_AT: Final = 1000
 # One of them may be damaged and name another place.
 _NEWEST_ENTRIES: Final = 8
+_NEIGHBOURS: Final = 2
+# Of so many records with tags most say whether tags are indexed: entries of one may be damaged.
+_RECORDS_ASKED: Final = 3
 
 
 def indexes_tags(reader: StoreReader, *, at_end: bool = False) -> bool:
@@ -38,6 +41,7 @@ def indexes_tags(reader: StoreReader, *, at_end: bool = False) -> bool:
     Looks at the records with tags among the oldest entries of a file, or the newest.
     """
     views = reader.index_files()
+    found: list[bool] = []
     for view in reversed(views) if at_end else views:
         count = real_count(view)
         stop = min(count, _ENTRIES_LOOKED_AT)
@@ -54,8 +58,11 @@ def indexes_tags(reader: StoreReader, *, at_end: bool = False) -> bool:
             except StoreError:
                 continue
             if message.tags:
-                return key_hash(message.topic, index_key(message.tags, "T")) in hashes[offset]
-    return reader.line is not Line.V4_9
+                wanted = key_hash(message.topic, index_key(message.tags, "T"))
+                found.append(wanted in hashes[offset])
+            if len(found) == _RECORDS_ASKED:
+                return found.count(True) * 2 > len(found)
+    return found[0] if found else reader.line is not Line.V4_9
 
 
 class _Record(NamedTuple):
@@ -97,8 +104,15 @@ class IndexedTags:
         self._starts = [0, *accumulate(self._counts)]
         self._tags, self._behind = known
         count = self._starts[-1]
-        newest = self._entries(max(count - _NEWEST_ENTRIES, 0), count)
-        self._last = max((offset for _, offset in newest if offset < log_end), default=-1)
+        self._last = self._last_before(log_end, count)
+        if self._last < 0:
+            # The log has lost its end, and what is left in it has entries further in front.
+            self._last = self._last_before(log_end, self._number_at(log_end))
+
+    def _last_before(self, log_end: int, number: int) -> int:
+        """The last record in the log that entries below a number are of; -1: they are of none."""
+        newest = self._entries(max(number - _NEWEST_ENTRIES, 0), number)
+        return max((offset for _, offset in newest if offset < log_end), default=-1)
 
     def put(self, part: Rows, topics: TopicTable, entries: IndexEntries) -> None:
         """Appends the entries of some records; those of tags where the Index has them."""
@@ -138,17 +152,28 @@ class IndexedTags:
         return True
 
     def _number_at(self, commit_log_offset: int) -> int:
-        """How many entries are of records before an offset."""
+        """How many entries are of records before an offset; a few damaged ones do not matter."""
         start, stop = 0, self._starts[-1]
         while start < stop:
-            middle = (start + stop) // 2
-            file = bisect_right(self._starts, middle) - 1
-            entry = self._files[file].entry(middle - self._starts[file] + 1)
-            if entry.commit_log_offset < commit_log_offset:
-                start = middle + 1
+            middle = at = (start + stop) // 2
+            passed = min(stop, middle + _ENTRIES_LOOKED_AT)
+            while at < passed and not any(self._entry(at)[:2]):
+                at += 1  # zeros
+            if at < stop and self._offset_at(at) < commit_log_offset:
+                start = at + 1
             else:
                 stop = middle
         return start
+
+    def _offset_at(self, number: int) -> int:
+        """The offset of an entry, or one that two on either side agree on: offsets only grow."""
+        reach = min(_NEIGHBOURS, number, self._starts[-1] - 1 - number)
+        near = (self._entry(each) for each in range(number - reach, number + reach + 1))
+        return sorted(entry.commit_log_offset for entry in near)[reach]
+
+    def _entry(self, number: int) -> IndexEntry:
+        file = bisect_right(self._starts, number) - 1
+        return self._files[file].entry(number - self._starts[file] + 1)
 
     def _entries(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Hash and CommitLog offset of the entries [low, high)."""
@@ -172,15 +197,20 @@ class IndexedTags:
         present: dict[int, list[int]] = {}
         torn: set[int] = set()  # records behind whose entries a damaged one lies
         known = -1
-        for value, offset in self._entries(low, high):
-            if offset in offsets:
+        found = list(self._entries(low, high))
+        for at, (value, offset) in enumerate(found):
+            following = found[at + 1][1] if at + 1 < len(found) else offset
+            # A damaged entry may name a record by chance, but out of turn.
+            is_in_turn = known <= offset and not known <= following < offset
+            if is_in_turn and offset in offsets:
                 present.setdefault(offset, []).append(value)
                 known = offset
             else:
                 torn.add(known)
-        indexed = -1  # the record before that has entries; None: one before lacks them
+        follows = _has_next(records, present)
+        indexed = -1  # the record before that has entries
         is_gap = False
-        for record in records:
+        for number, record in enumerate(records):
             here = present.get(record.offset, [])
             if record.keys:
                 is_gap = not here
@@ -191,12 +221,28 @@ class IndexedTags:
                     self._tags = True
                 elif record.offset > self._last:
                     self._tags = self._behind
-                elif not (is_gap or indexed in torn or any(h not in record.keys for h in here)):
+                elif follows[number] and not (
+                    is_gap or indexed in torn or any(h not in record.keys for h in here)
+                ):
                     self._tags = False
             for value in record.keys:
                 entries.append(value, record.offset, record.timestamp)
             if record.tag is not None and self._tags:
                 entries.append(record.tag, record.offset, record.timestamp)
+
+
+def _has_next(records: Sequence[_Record], present: Mapping[int, Sequence[int]]) -> list[bool]:
+    """Whether the next record with keys behind each has its first entry.
+
+    If not, the record's own last ones may be lost, too: with the file that they were in.
+    """
+    found = []
+    has_next = False
+    for record in reversed(records):
+        found.append(has_next)
+        if record.keys:
+            has_next = record.keys[0] in present.get(record.offset, ())
+    return found[::-1]
 
 
 def _records(part: Rows, topics: TopicTable) -> list[_Record]:

@@ -216,6 +216,16 @@ def missing_between(log: SegmentStream, index: int) -> Damage | None:
     return Damage(end, start, NOT_IN_A_FILE) if start > end else None
 
 
+def missing_at_end(log: SegmentStream, end: LogEnd) -> Damage | None:
+    """Segments that are missing before empty ones: whatever was in them is gone.
+
+    A reader that finds no record behind a gap says nothing of it, and the log's end is behind.
+    """
+    index = log.index_of(end.offset)
+    missing = None if index is None else missing_between(log, index)
+    return missing if missing is not None and missing.end == end.offset else None
+
+
 def find_end(log: SegmentStream) -> LogEnd:
     """Where the log ends. Reads the last segment that has records, and what lies after it."""
     for index in range(len(log.segments) - 1, -1, -1):

@@ -41,7 +41,7 @@ from oberth.store.offline.log_columns import (
     Rows,
     rows_failing_crc,
 )
-from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd, missing_between
+from oberth.store.offline.log_walk import BODY_FAILS, Damage, LogEnd, missing_at_end
 from oberth.store.offline.lost_records import (
     LostRecord,
     describe_range,
@@ -325,7 +325,9 @@ class SalvageRun:
     def run(self) -> SalvageReport:
         started = time.perf_counter()
         self._look()
-        self._gap_at_the_end()
+        missing = missing_at_end(self.reader.log, self.end)
+        if missing is not None:
+            self._damage(missing, self.newest)
         self._bridge()
         for damage in self.damages:
             self.report.lost.append(self._lost(damage))
@@ -381,16 +383,6 @@ class SalvageRun:
             return
         self.damages.append(damage)
         self.times[damage.start] = store_timestamp
-
-    def _gap_at_the_end(self) -> None:
-        """Counts segments as lost that are missing before empty ones: what was in them is gone.
-
-        A reader that finds no record behind a gap says nothing of it, and the log's end is behind.
-        """
-        index = self.reader.log.index_of(self.end.offset)
-        missing = None if index is None else missing_between(self.reader.log, index)
-        if missing is not None and missing.end == self.end.offset:
-            self._damage(missing, self.newest)
 
     def _bridge(self) -> None:
         """Makes room for a record in ranges that are too small for one, at their neighbour's cost.

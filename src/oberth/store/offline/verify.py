@@ -39,7 +39,7 @@ from oberth.store.offline.findings import Finding, FindingKind, Severity, Verify
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows, rows_failing_crc
-from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.log_walk import Damage, LogEnd, missing_at_end
 from oberth.store.offline.lost_records import describe_range
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import batch_topics, gap_max
@@ -196,6 +196,9 @@ class VerifyRun:
 
     def _log_read(self, queue_count: int) -> None:
         """What can be said once the log's end is known."""
+        missing = missing_at_end(self.reader.log, self.end)
+        if missing is not None:
+            self._damage(missing)
         self.report.log_end = self.end.offset
         self.report.bytes_read = self.end.offset - self.reader.min_offset
         has_queues = bool(self.layout.queues or self.layout.batch_queues)

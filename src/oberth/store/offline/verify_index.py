@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from oberth.errors import StoreError
 from oberth.formats import index_file as fmt
 from oberth.formats import paths
 from oberth.formats.index_file import IndexEntry, IndexHeader
@@ -49,9 +50,12 @@ class _Current:
     view: IndexView
     count: int
     seeded: int
-    scratch: mmap.mmap | None
+    first: int  # offset of the record that its first entry that is none of these is of
+    damaged: int  # how many entries before that one name no record
+    scratch: mmap.mmap | None = None
     wanted: list[_Wanted] = field(default_factory=list)
     slow: bool = False
+    held: list[_Wanted] = field(default_factory=list)
 
 
 class IndexCheck:
@@ -69,6 +73,7 @@ class IndexCheck:
         self._entries = IndexEntries()
         self._number = 0
         self._current: _Current | None = None
+        self._next_first = -1, 0  # where a file's entries begin, by its number
         self._previous: IndexHeader | None = None
         self._missing = 0
         self._first_missing: int | None = None
@@ -107,7 +112,11 @@ class IndexCheck:
         self.add(entries)
 
     def add(self, entries: IndexEntries) -> None:
-        """Compares some entries that the log asks for, in its order."""
+        """Compares some entries that the log asks for, in its order.
+
+        How many come at once makes no difference: tasks have other parts of the log than one
+        reader.
+        """
         self._wanted_any |= entries.count > 0
         at = 0
         while at < entries.count:
@@ -120,7 +129,9 @@ class IndexCheck:
             if current.slow:
                 at = self._collect(current, entries, at)
                 continue
-            assert current.scratch is not None
+            if current.scratch is None:
+                at = self._approach(current, entries, at)
+                continue
             room = current.count - (self._written(current) - 1)
             stop = min(entries.count, at + room)
             with memoryview(current.scratch) as scratch:
@@ -137,7 +148,7 @@ class IndexCheck:
         """Begins with the next file that has entries at or after the wanted one.
 
         Returns:
-            The first wanted entry that this file can hold; those before are missing.
+            The wanted entry that is the next; with no file left all are missing.
         """
         while self._number < len(self.files):
             view = self.files[self._number]
@@ -153,26 +164,72 @@ class IndexCheck:
                 # All of it is of expired records.
                 self._previous = view.header
                 continue
-            first, damaged = _first_offset(view, seeded + 1, count, entries)
-            begin = _position_of(entries, first, at)
-            # Entries at the front that name no place could be those of the wanted just before.
-            while at < begin - damaged:
-                self._lacks(entries.entry(at)[1])
-                at += 1
-            if at == entries.count:
-                self._number -= 1
-                return at
-            scratch = mmap.mmap(-1, self.shape.file_size)
-            with memoryview(scratch) as room:
-                if seeded:
-                    seed(room, view, seeded, self.shape.slots)
-                else:
-                    start_file(room, self._previous)
-            self._current = _Current(view, count, seeded, scratch)
+            self._current = _Current(view, count, seeded, *self._first_in(view, seeded + 1, count))
             return at
         for number in range(at, entries.count):
             self._lacks(entries.entry(number)[1])
         return entries.count
+
+    def _approach(self, current: _Current, entries: IndexEntries, at: int) -> int:
+        """Passes over what lies before a file's first entry, and is missing, and begins there.
+
+        Entries at the front that name no record could be those of the wanted just before. The
+        record of the first may have others in a file before that is gone.
+        """
+        begin = _position_of(entries, current.first, at)
+        for number in range(at, begin):
+            current.held.append(_Wanted(*entries.entry(number)))
+            if len(current.held) > current.damaged:
+                self._lacks(current.held.pop(0).offset)
+        front = current.view.entry(current.seeded + 1)
+        for number in range(begin, entries.count):
+            wanted = _Wanted(*entries.entry(number))
+            if _same(front, wanted):
+                for each in current.held:
+                    self._lacks(each.offset)
+                current.held.clear()
+            elif not current.damaged and wanted.offset == current.first:
+                current.held.append(wanted)
+                continue
+            self._begin(current)
+            return number
+        return entries.count
+
+    def _begin(self, current: _Current) -> None:
+        """Starts a scratch file with what a file has before the entries that come."""
+        current.scratch = mmap.mmap(-1, self.shape.file_size)
+        with memoryview(current.scratch) as room:
+            if current.seeded:
+                seed(room, current.view, current.seeded, self.shape.slots)
+            else:
+                start_file(room, self._previous)
+        self._add_again(current.held)
+
+    def _add_again(self, wanted: list[_Wanted]) -> None:
+        entries = IndexEntries(len(wanted))
+        for key_hash, offset, timestamp in wanted:
+            stored = timestamp if timestamp >= 0 else self._stored(offset)
+            entries.append(key_hash, offset, stored)
+        self.add(entries)
+
+    def _first_in(self, view: IndexView, number: int, count: int) -> tuple[int, int]:
+        """Where a file's entries begin, and how many damaged ones lie before: offsets only grow.
+
+        Offsets at which no record lies are damaged too, if any of the first lies at one.
+        """
+        offsets = [
+            view.entry(each).commit_log_offset for each in range(number, min(number + 4, count + 1))
+        ]
+        possible = [offset for offset in offsets if offset >= 0]
+        first = min(filter(self._is_record, possible), default=min(possible, default=0))
+        return first, offsets.index(first) if first in offsets else 0
+
+    def _is_record(self, offset: int) -> bool:
+        try:
+            self.reader.record_at(offset)
+        except StoreError:
+            return False
+        return True
 
     def _is_older(self, view: IndexView, number: int, wanted: int) -> bool:
         """Whether an entry at a file's front is of a record before the wanted one."""
@@ -214,23 +271,41 @@ class IndexCheck:
     def _collect(self, current: _Current, entries: IndexEntries, at: int) -> int:
         """Goes on collecting wanted entries of a file that differs, up to its last record."""
         last = self._last_offset()
-        while at < entries.count:
-            wanted = _Wanted(*entries.entry(at))
-            if wanted.offset > last or (
-                wanted.offset == last and len(current.wanted) >= current.count - current.seeded
-            ):
-                self._walk(current)
-                return at
-            current.wanted.append(wanted)
-            at += 1
-        return at
+        end = bisect.bisect_right(
+            range(entries.count), last, at, key=lambda number: entries.entry(number)[1]
+        )
+        current.wanted += (_Wanted(*entries.entry(number)) for number in range(at, end))
+        if end < entries.count:
+            self._settle(current)
+        return end
+
+    def _settle(self, current: _Current) -> None:
+        """Says where a file differs; wanted entries that are not its own go on to the next.
+
+        Where records of this one are lost, others were taken to fill it. The record that the next
+        file begins with may have entries in both.
+        """
+        wanted, last = current.wanted, self._last_offset()
+        own = bisect.bisect_left(wanted, last, key=_offset_of)
+        end = bisect.bisect_right(wanted, last, own, key=_offset_of)
+        cut = max(own, min(end, current.count - current.seeded))
+        if self._number < len(self.files):
+            first = self.files[self._number].entry(1)
+            cut = next((at for at in range(own, end) if _same(first, wanted[at])), cut)
+        rest = wanted[cut:]
+        del wanted[cut:]
+        self._walk(current)
+        self._add_again(rest)
 
     def _last_offset(self) -> int:
         """The last record that a file can speak of: the one that the next file begins with."""
         if self._number == len(self.files):
             return LATEST_OFFSET
-        following = self.files[self._number]
-        return _first_offset(following, 1, real_count(following))[0]
+        if self._next_first[0] != self._number:
+            following = self.files[self._number]
+            first, _ = self._first_in(following, 1, real_count(following))
+            self._next_first = self._number, first
+        return self._next_first[1]
 
     def _walk(self, current: _Current) -> None:
         """Says where a file differs from what is wanted."""
@@ -338,7 +413,7 @@ class IndexCheck:
             severity = Severity.DAMAGE
             if used <= at < min(used + fmt.ENTRY_SIZE, self.shape.file_size):
                 entry = view.entry(count + 1)
-                if entry.key_hash > 0 and 0 < entry.commit_log_offset < self.reader.log.end:
+                if entry.key_hash > 0 and entry.commit_log_offset > 0:
                     # A whole entry right after the last: left over from before a truncation.
                     severity = Severity.NOTE
             self.found(
@@ -356,14 +431,14 @@ class IndexCheck:
         }
         if header.hash_slot_count != slots_used:
             expected["hashSlotCount"] = (32, header.hash_slot_count, slots_used)
-        if current.seeded == 0 and current.wanted:
+        if current.seeded == 0 and current.wanted and not self.in_damage(header.begin_offset):
             expected["beginPhyOffset"] = (16, header.begin_offset, current.wanted[0].offset)
             expected["beginTimestamp"] = (
                 0, header.begin_timestamp, self._stored(current.wanted[0].offset),
             )  # fmt: skip
         if current.wanted:
             last = view.entry(current.count).commit_log_offset
-            if not 0 <= last < self.reader.log.end:
+            if not 0 <= last < self.reader.log.end and last != header.end_offset:
                 last = current.wanted[-1].offset
             expected["endPhyOffset"] = (24, header.end_offset, last)
             expected["endTimestamp"] = (8, header.end_timestamp, self._stored(last))
@@ -471,13 +546,20 @@ class IndexCheck:
                     )
                 )  # fmt: skip
             return
-        current = self._current
-        if current is not None:
+        while (current := self._current) is not None:
+            if current.scratch is None and not current.slow:
+                # The log ended before the first of its entries.
+                if not current.held:
+                    self._current = None
+                    for number in range(current.seeded + 1, current.count + 1):
+                        self._extra(current.view, number)
+                    continue
+                self._begin(current)
+                continue
             if not current.slow:
                 # The log ended before the file did.
                 self._compare_short(current)
-            if self._current is not None:
-                self._walk(current)
+            self._settle(current)
         while self._number < len(self.files):
             view = self.files[self._number]
             self._number += 1
@@ -550,26 +632,8 @@ def _same(entry: IndexEntry, want: _Wanted) -> bool:
     return entry.key_hash == want.key_hash and entry.commit_log_offset == want.offset
 
 
-def _first_offset(
-    view: IndexView, number: int, count: int, entries: IndexEntries | None = None
-) -> tuple[int, int]:
-    """Where a file's entries begin, and how many damaged ones lie before: offsets only grow.
-
-    Offsets at which no wanted entry lies are damaged too, if any of the first lies at one.
-    """
-    offsets = [
-        view.entry(each).commit_log_offset for each in range(number, min(number + 4, count + 1))
-    ]
-    possible = [offset for offset in offsets if offset >= 0]
-    if entries is not None:
-        possible = [offset for offset in possible if _is_wanted(entries, offset)] or possible
-    first = min(possible, default=0)
-    return first, offsets.index(first) if first in offsets else 0
-
-
-def _is_wanted(entries: IndexEntries, offset: int) -> bool:
-    at = _position_of(entries, offset, 0)
-    return at < entries.count and entries.entry(at)[1] == offset
+def _offset_of(wanted: _Wanted) -> int:
+    return wanted.offset
 
 
 def _position_of(entries: IndexEntries, offset: int, at: int) -> int:
