@@ -105,6 +105,30 @@ async def test_messages_are_found(reader: Browser, admin: Admin) -> None:
     await reader.get("/message", 400, topic="Orders", queue="broker-a", offset="1")
 
 
+async def test_a_group_without_members_consumes_nothing(writer: Browser, admin: Admin) -> None:
+    await admin.create_group("nobody")
+    form = {"topic": "Orders", "queue": "broker-a:1", "offset": "0", "group": "nobody"}
+    page = await writer.post("/write/message.consume", form, 404)
+    assert "There is no such thing" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ({"at": "0"}, 'value="1970-01-01T00:00:00"'),
+        ({"at": "2026-11-23T08:30+01:00"}, 'value="2026-11-23T07:30:00"'),
+        ({"at": "soon"}, 'name="at" type="datetime-local" step="1" value=""'),
+        ({"at": "9" * 15}, 'name="at" type="datetime-local" step="1" value=""'),
+        ({"queue": "broker-a:1", "offset": "7"}, 'type="number" min="0" value="7"'),
+        ({"offset": "-1"}, 'type="number" min="0" value=""'),
+    ],
+)
+async def test_fields_have_what_a_browser_takes(
+    reader: Browser, admin: Admin, asked: dict[str, Any], shown: str
+) -> None:
+    assert shown in await reader.get("/messages", topic="Orders", **asked)
+
+
 async def test_messages_of_the_brokers_that_answer_are_shown(
     reader: Browser, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

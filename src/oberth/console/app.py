@@ -57,6 +57,7 @@ NO_SUCH: Final = (
     ResponseCode.NO_MESSAGE,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     ResponseCode.QUERY_NOT_FOUND,
+    ResponseCode.CONSUMER_NOT_ONLINE,
 )
 
 

@@ -77,6 +77,15 @@ def parse_time(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
+def time_field(text: str) -> str:
+    """A time that was asked for, as a form's field takes it, to the second; "" for no time."""
+    try:
+        moment = datetime.fromtimestamp(parse_time(text) / 1000, UTC)
+    except (OptionError, OverflowError, ValueError, OSError):
+        return ""
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
 def time_tag(timestamp_ms: int | None) -> Markup:
     """A time for a page; the browser adds the reader's own zone."""
     if not timestamp_ms or timestamp_ms < 0:
