@@ -42,8 +42,8 @@ LIVE = [
     "lake-iceberg",
 ]  # fmt: skip
 ON_A_CLUSTER = ["redrive", "redrive-live", "load", "bulk-load", "publish", "sink"]
-KILLS = 20
-"""Of each pipeline; some fifteen seconds each, more on a busy machine."""
+KILLS = 1
+"""Of each pipeline, some fifteen seconds each, more on a busy machine; the command has 20."""
 
 
 def drilled(capsys: pytest.CaptureFixture[str], directory: Path, *words: str) -> list[Any]:
@@ -69,7 +69,7 @@ def test_the_drill_of_kills_runs_small(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", LIVE)
 def test_tables_of_live_topics_have_every_message_once_whatever_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
@@ -80,7 +80,7 @@ def test_tables_of_live_topics_have_every_message_once_whatever_is_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ON_A_CLUSTER)
 def test_nothing_is_missing_whatever_is_killed_on_a_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
