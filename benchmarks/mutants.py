@@ -220,6 +220,20 @@ def _run(options: argparse.Namespace, base: Path) -> float | None:
     choice: Choice | Named = Named(noticed()) if options.syncs else _choice(options, base, copies)
     began = time.monotonic()
     runs = Runs(copies, choice)
+    try:
+        return _try(options, base, changes, copies, runs, began)
+    finally:
+        runs.close()
+
+
+def _try(
+    options: argparse.Namespace,
+    base: Path,
+    changes: Sequence[Change],
+    copies: Sequence[Copy],
+    runs: Runs,
+    began: float,
+) -> float | None:
     why_not = explained()
     if options.syncs:
         table = noticed()
@@ -227,11 +241,12 @@ def _run(options: argparse.Namespace, base: Path) -> float | None:
     kept = Kept(base / f"verdicts{'-syncs' if options.syncs else ''}.jsonl")
     known = [kept.verdict(change) for change in changes]
     verdicts = {each.change: each for each in known if each is not None}
+    if options.again:
+        verdicts = {each.change: each for each in verdicts.values() if each.killer is not None}
+    runs.warm([change for change in changes if change not in verdicts], kept.refused)
     for verdict in runs.try_all([] if verdicts else [each.nothing() for each in changes[:1]]):
         if verdict.killer is not None:
             raise RuntimeError(f"tests fail where nothing is changed: {verdict}")
-    if options.again:
-        verdicts = {each.change: each for each in verdicts.values() if each.killer is not None}
     ends = math.inf if options.seconds is None else began + options.seconds
     todo = [change for change in changes if change not in verdicts]
     while todo:

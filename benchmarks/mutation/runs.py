@@ -1,8 +1,10 @@
 """Tests against a changed module: in a copy of the tree, each change in a process of its own.
 
-A fork server has pytest and the libraries loaded, and nothing of ours, so a change costs little
-beside its tests. These run the ones of the module's mirror first, then the fastest first, and stop
-at the first failure. A test that hangs ends its process and counts as a failure.
+A process for each copy has all of ours loaded and the tests collected (`warm.py`), and forks for
+a change within a function, so that it costs nothing beside its tests. What runs at import is tried
+by a child of a fork server that has pytest and the libraries, and nothing of ours: there each
+change costs some seconds. Tests of the module's mirror come first, then the fastest, and the first
+failure ends them. A test that hangs ends its process and counts as a failure.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import multiprocessing.connection
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -34,6 +37,8 @@ LEFT_OUT = shutil.ignore_patterns(
 HANGS_S = 30
 HANGS_TIMES = 20
 """A test hangs after so long, or after so many times what it took: the machine may be busy."""
+STALE = 97
+"""Exit code of a child of `warm.py` that cannot give loaded functions the changed code."""
 
 _PRELOADED = [
     "pytest", "pytest_asyncio.plugin", "hypothesis", "hypothesis.stateful", "uvloop", "msgspec",
@@ -171,6 +176,88 @@ def mirror_of(path: str) -> str:
     return f"tests/{folder}/test_{name}" if folder else f"tests/test_{name}"
 
 
+class Warm:
+    """The process of a copy that has tests collected, see `warm.py`; ended by `close`."""
+
+    def __init__(self, copy: Copy, files: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair()
+        self._log = copy.path / "warm.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.mutation.warm", str(theirs.fileno()), *files],
+                cwd=copy.path,
+                env=copy.environment(),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        theirs.close()
+        self.connection = ours
+        self._lines = ours.makefile("r", encoding="utf-8")
+        self.receive("ready")
+
+    def send(self, job: dict[str, Any]) -> None:
+        """Has it fork a child."""
+        self.connection.sendall(json.dumps(job).encode() + b"\n")
+
+    def receive(self, key: str) -> int:
+        """Waits for what it says next."""
+        line = self._lines.readline()
+        if not line:
+            raise RuntimeError(f"collecting ended:\n{self._log.read_text()[-2000:]}")
+        return int(json.loads(line)[key])
+
+    def close(self) -> None:
+        """Ends it."""
+        self._lines.close()
+        self.connection.close()
+        self._process.wait()
+
+
+class _Process(Protocol):
+    """What a run needs of `multiprocessing.Process`."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def exitcode(self) -> int | None: ...
+
+    @property
+    def sentinel(self) -> Any: ...
+
+    def is_alive(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+class _Forked:
+    """A child of a warm process, with the surface of `multiprocessing.Process`."""
+
+    def __init__(self, warm: Warm, job: dict[str, Any]) -> None:
+        self._warm = warm
+        self.sentinel = warm.connection
+        self.exitcode: int | None = None
+        warm.send(job)
+        self.pid = warm.receive("pid")
+
+    def is_alive(self) -> bool:
+        if self.exitcode is None and multiprocessing.connection.wait([self.sentinel], 0):
+            self.join()
+        return self.exitcode is None
+
+    def kill(self) -> None:
+        if self.is_alive():
+            os.kill(self.pid, signal.SIGKILL)
+
+    def join(self) -> None:
+        if self.exitcode is None:
+            self.exitcode = self._warm.receive("code")
+
+
 class Runs:
     """Tries changes, as many at a time as there are processes; each has its own copy."""
 
@@ -179,6 +266,25 @@ class Runs:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
         self._idle = list(copies)
+        self._warm: dict[Copy, Warm] = {}
+
+    def warm(self, changes: Iterable[Change], without: Collection[str] = ()) -> None:
+        """Collects the tests of changes to come."""
+        chosen = {each.test for change in changes for each in self._choice.tests(change, without)}
+        files = sorted({name.partition("::")[0] for name in chosen})
+        if files:
+            self._warm = {copy: Warm(copy, files) for copy in self._idle}
+
+    def close(self) -> None:
+        """Ends the processes that `warm` began."""
+        for each in self._warm.values():
+            each.close()
+        self._warm.clear()
+
+    def _begin(self, copy: Copy, change: Change, tests: list[Reached]) -> _Run:
+        return _Run(
+            self._context, self._warm.get(copy) if change.lines else None, copy, change, tests
+        )
 
     def try_all(
         self, changes: Iterable[Change], without: Collection[str] = ()
@@ -197,7 +303,7 @@ class Runs:
                     if not tests:
                         yield Verdict(change, None, "no test reaches it", 0, 0.0)
                         continue
-                    running.append(_Run(self._context, self._idle.pop(), change, tests))
+                    running.append(self._begin(self._idle.pop(), change, tests))
                 if not running:
                     return
                 multiprocessing.connection.wait(
@@ -206,10 +312,16 @@ class Runs:
                 )
                 for each in list(running):
                     verdict = each.verdict()
-                    if verdict is not None:
-                        running.remove(each)
-                        self._idle.append(each.copy)
-                        yield verdict
+                    if verdict is None:
+                        continue
+                    running.remove(each)
+                    if each.process.exitcode == STALE:
+                        running.append(
+                            _Run(self._context, None, each.copy, each.change, each.tests)
+                        )
+                        continue
+                    self._idle.append(each.copy)
+                    yield verdict
         finally:
             for each in running:
                 each.end()
@@ -222,13 +334,14 @@ class _Run:
     def __init__(
         self,
         context: multiprocessing.context.ForkServerContext,
+        warm: Warm | None,
         copy: Copy,
         change: Change,
         tests: list[Reached],
     ) -> None:
         self.copy = copy
         self.change = change
-        self._tests = tests
+        self.tests = tests
         self._module = copy.module(change.path)
         self._source = self._module.read_bytes()
         self._times = self._module.stat()
@@ -238,10 +351,16 @@ class _Run:
         self._log.write_bytes(b"")
         limits = {each.test: int(HANGS_S + HANGS_TIMES * each.seconds) for each in tests}
         self.ends = self._began + 2 * HANGS_S + HANGS_TIMES * sum(e.seconds for e in tests)
-        self.process = context.Process(
-            target=_run_tests, args=(str(copy.path), copy.environment(), limits), daemon=False
-        )
-        self.process.start()
+        self.process: _Process
+        if warm is None:
+            cold = context.Process(
+                target=_run_tests, args=(str(copy.path), copy.environment(), limits), daemon=False
+            )
+            cold.start()
+            self.process = cold
+        else:
+            job = {"module": change.path, "source": self._source.decode(), "limits": limits}
+            self.process = _Forked(warm, job)
 
     def verdict(self) -> Verdict | None:
         """What became of it; None: it still runs."""
@@ -262,7 +381,7 @@ class _Run:
         elif code != 0:
             killer, how = begun[-1] if begun else "import", f"ended ({code})"
         seconds = time.monotonic() - self._began
-        return Verdict(self.change, killer, how, len(self._tests), seconds)
+        return Verdict(self.change, killer, how, len(self.tests), seconds)
 
     def end(self) -> None:
         """Ends the process and what it started; the module is again what it was."""
@@ -275,7 +394,7 @@ class _Run:
         os.utime(self._module, ns=(self._times.st_atime_ns, self._times.st_mtime_ns))
 
 
-class _Noted:
+class Noted:
     """Says which test begins and which failed, and ends the process when one hangs."""
 
     def __init__(self, limits: dict[str, int]) -> None:
@@ -296,13 +415,21 @@ class _Noted:
             self._log.write(f"failed {report.nodeid}\n")
 
 
+def quiet() -> None:
+    """What a process with a changed module says goes to a file, and it leaves no compiled one."""
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    output = os.open("output.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def _run_tests(root: str, environment: dict[str, str], limits: dict[str, int]) -> None:
     os.setsid()
     signal.alarm(2 * HANGS_S)  # until the first test begins
     os.chdir(root)
     os.environ.update(environment)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.dont_write_bytecode = True
     source = str(ROOT / "src")
     sys.path[:] = [
         os.path.join(root, "src"), root,
@@ -310,15 +437,12 @@ def _run_tests(root: str, environment: dict[str, str], limits: dict[str, int]) -
     ]  # fmt: skip
     for name in [name for name in sys.modules if name.split(".")[0] in ("benchmarks", "oberth")]:
         del sys.modules[name]
-    output = os.open("output.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    quiet()
     arguments = [
         *("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "--basetemp=tmp"),
         *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # they are loaded, that is the idea
         *limits,
     ]
-    code = pytest.main(arguments, plugins=[_Noted(limits)])
+    code = pytest.main(arguments, plugins=[Noted(limits)])
     sys.stdout.flush()
     os._exit(int(code))
