@@ -98,6 +98,25 @@ def test_a_console_ends_when_its_up_is_killed(tmp_path: Path) -> None:
         up.communicate(timeout=TIMEOUT_S)
 
 
+def test_a_console_of_an_up_ends_in_order_by_a_signal_of_its_own() -> None:
+    """As systemd sends it to every process of a unit."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        words = ["console", "-n", "127.0.0.1:1", "--socket-fd", str(listener.fileno())]
+        with subprocess.Popen(
+            [sys.executable, "-m", "oberth", *words],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[listener.fileno()],
+        ) as process:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/static/console.css"
+            assert httpx.get(address, timeout=TIMEOUT_S).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+            assert process.stderr is not None
+            assert "Fatal" not in process.stderr.read()
+
+
 async def test_without_the_extra_up_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

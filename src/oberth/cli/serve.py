@@ -300,7 +300,8 @@ def end_with_stdin() -> None:
     """End this process when the one that started it has gone, however it went."""
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1024):
+        # Not through sys.stdin, whose lock this thread would hold when the interpreter ends.
+        while os.read(sys.stdin.fileno(), 1024):
             pass
         signal.raise_signal(signal.SIGTERM)
 
