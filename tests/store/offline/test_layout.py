@@ -93,7 +93,9 @@ def test_foreign_files_are_named_and_nothing_else_suffers(golden_store: Pristine
     }
     for name in foreign:
         (store.root / name).write_bytes(b"not a segment")
-    (store.root / "commitlog" / "folder").mkdir()
+    for name in ("folder", f"{1 << 40:020d}"):
+        (store.root / "commitlog" / name).mkdir()
+    foreign[f"commitlog/{1 << 40:020d}"] = Severity.DAMAGE
     with StoreReader(store.root) as reader:
         report = verify(reader)
         assert {each.file: each.severity for each in report.findings} == foreign

@@ -314,9 +314,11 @@ class _Discovery:
         found: list[Segment] = []
         for name in self._listdir(directory):
             path = os.path.join(directory, name)
-            if os.path.isdir(path):
-                continue
             start = paths.segment_start(name)
+            if os.path.isdir(path):
+                if start is not None:  # the file that belongs there is lost
+                    self._found(FindingKind.FOREIGN_FILE, path, "a directory", "a file")
+                continue
             if start is None:
                 self._found(FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits")
                 continue
