@@ -41,7 +41,7 @@ LIVE = [
     "continuous-delta", "continuous-iceberg", "stream-delta", "stream-iceberg", "lake-delta",
     "lake-iceberg",
 ]  # fmt: skip
-ON_A_CLUSTER = ["redrive", "redrive-live", "load", "bulk-load", "publish", "sink"]
+ON_A_CLUSTER = ["redrive", "load", "sink"]
 KILLS = 1
 """Of each pipeline, some fifteen seconds each, more on a busy machine; the command has 20."""
 

@@ -36,6 +36,7 @@ class FakeChannel:
         self.local = Address("127.0.0.1", 10911)
         self.remote = Address("127.0.0.1", 50_000)
         self.is_closed = False
+        self.take_stored = None
         self._connection = RemotingConnection()
         self.answers: list[RemotingCommand] = []
 
