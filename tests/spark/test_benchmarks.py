@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,6 @@ def test_it_runs_small(
     assert f"benchmarks.spark.{name}" in sys.modules
 
 
-SMALL = ["export-delta", "stream-delta"]
 LIVE = [
     "continuous-delta", "continuous-iceberg", "stream-delta", "stream-iceberg", "lake-delta",
     "lake-iceberg",
@@ -46,47 +46,48 @@ KILLS = 1
 """Of each pipeline, some fifteen seconds each, more on a busy machine; the command has 20."""
 
 
-def drilled(capsys: pytest.CaptureFixture[str], directory: Path, *words: str) -> list[Any]:
-    """Runs the drill of kills; its rounds, the calm one before the kills included."""
-    from benchmarks.spark.kills import main
+Drill = Callable[..., list[Any]]
 
-    status = main([*words, "--dir", str(directory)])
-    *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row for row in rows if row["wrong"]] == []
-    assert (status, last["rounds"]) == (0, len(rows))
-    return rows
+
+@pytest.fixture
+def drill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Drill:
+    """Runs the drill of kills; its rounds, the calm one before the kills included."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+
+    def run(name: str, kills: int, *words: str) -> list[Any]:
+        from benchmarks.spark.kills import main
+
+        status = main(["--only", name, "--count", str(kills), "--dir", str(tmp_path), *words])
+        *rows, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row for row in rows if row["wrong"]] == []
+        assert (status, last["rounds"]) == (0, len(rows))
+        return rows
+
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # commands that start Spark anew, beside other tests
-@pytest.mark.parametrize("name", SMALL)
-def test_the_drill_of_kills_runs_small(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    rows = drilled(capsys, tmp_path, "--only", name, "--count", "1", "--rows", "500")
-    assert len(rows) >= 2
+def test_the_drill_of_kills_runs_small(drill: Drill) -> None:
+    assert len(drill("export-delta", 1, "--rows", "500")) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", LIVE)
 def test_tables_of_live_topics_have_every_message_once_whatever_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+    drill: Drill, name: str
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    rows = drilled(capsys, tmp_path, "--only", name, "--count", str(KILLS), "--seed", "51")
+    rows = drill(name, KILLS, "--seed", "51")
     assert sum(bool(row["victim"]) for row in rows) == KILLS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ON_A_CLUSTER)
-def test_nothing_is_missing_whatever_is_killed_on_a_cluster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_nothing_is_missing_whatever_is_killed_on_a_cluster(drill: Drill, name: str) -> None:
     """Executors of their own, second copies of slow tasks, and tasks that are tried again."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    words = ["--only", name, "--cluster", "--rows", "5000", "--seed", "52"]
-    rows = drilled(capsys, tmp_path, *words, "--count", str(KILLS))
+    rows = drill(name, KILLS, "--cluster", "--rows", "5000", "--seed", "52")
     assert sum(bool(row["victim"]) for row in rows) == KILLS

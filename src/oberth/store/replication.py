@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple, Protocol
 
@@ -109,7 +110,7 @@ class LogStream(Protocol):
         """
 
 
-class FrameReceiver:
+class FrameReceiver(ABC):
     """Cuts a master's byte stream into frames; those that came whole are not copied.
 
     Subclasses say how long a frame is. Frames without bytes cost as much as others, and Apache's
@@ -128,13 +129,13 @@ class FrameReceiver:
         """What of the bytes that came last is still to be given; empty unless they held more than
         FRAMES_MAX frames."""
 
+    @abstractmethod
     def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
         """Bytes of the frame whose head lies at a position, the head included.
 
         Raises:
             RemoteProtocolError: a value is out of range.
         """
-        raise NotImplementedError
 
     def frames(self, data: bytes | memoryview) -> list[memoryview]:
         """The complete frames so far, in order. Valid as long as the data, and until the next call.
