@@ -17,6 +17,7 @@ _HELPERS = {
     "calm",
     "group",
     "kafka",
+    "killed_pipelines",
     "our_store",
     "page",
     "report",

@@ -249,6 +249,13 @@ def test_the_floors_are_below_what_there_is(ci: ModuleType) -> None:
     assert len(names()) >= ci.BENCHMARKS_MIN
 
 
+def test_all_that_runs_as_a_benchmark_is_one() -> None:
+    from benchmarks.__main__ import names
+
+    for name in names():
+        assert callable(getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)), name
+
+
 def test_a_session_that_was_stopped_has_told_what_it_found(
     ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
