@@ -377,7 +377,7 @@ async def test_sends_follow_a_master_that_moved(
         assert instance is not None
         await mq.wait_until(lambda: instance.master_address("broker-a") == mq.address, what="route")
         await send(producer, b"after")
-    assert mq.messages("T")[-1].body == b"after"
+    assert b"after" in [message.body for message in mq.messages("T")]
 
 
 async def test_pulls_follow_a_master_that_moved(
