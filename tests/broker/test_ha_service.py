@@ -392,7 +392,7 @@ async def test_a_later_report_that_cannot_be_true_closes_the_connection(
         received = LogReceiver()
         had = 0
         while had < end:
-            had += sum(len(each.data) for each in received.receive_data(await reader.read(65536)))
+            had += sum(each.size for each in received.receive_data(await reader.read(65536)))
         writer.write(REPORT.pack(end))
         await until(lambda: end in master.services.ha.replicas.acked.values())
         writer.write(REPORT.pack(end // 2 if later is None else later))
@@ -512,7 +512,8 @@ def test_reports_and_pieces_come_in_any_chunks() -> None:
     pieces = LogReceiver()
     stream = FRAME.pack(0, 3) + b"abc" + FRAME.pack(3, 0) + FRAME.pack(3, 1) + b"d"
     got = [piece for n in range(len(stream)) for piece in pieces.receive_data(stream[n : n + 1])]
-    assert [tuple(piece) for piece in got] == [(0, b"abc"), (3, b""), (3, b"d")]
+    found = [(piece.commit_log_offset, b"".join(piece.parts), piece.size) for piece in got]
+    assert found == [(0, b"abc", 3), (3, b"", 0), (3, b"d", 1)]
 
 
 @given(
@@ -537,13 +538,14 @@ def test_frames_that_follow_each_other_in_a_segment_become_one_piece(
         data, stream = stream[:cut], stream[cut:]
         came = receiver.receive_data(data)
         assert not receiver.unread
-        whole = [each for each in came if each.data]
+        whole = [each for each in came if each.size]
         for piece in whole:
             assert piece.commit_log_offset == len(taken)
             if segment_size:
-                last = piece.commit_log_offset + len(piece.data) - 1
+                last = piece.commit_log_offset + piece.size - 1
                 assert piece.commit_log_offset // segment_size == last // segment_size
-            taken += piece.data
+            taken += b"".join(piece.parts)
+            assert len(taken) == piece.commit_log_offset + piece.size
         if segment_size == 1 << 30:
             assert len(whole) <= 1
     assert taken == log

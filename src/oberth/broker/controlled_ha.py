@@ -38,7 +38,7 @@ from oberth.store.epoch_replication import (
     SlaveReceiver,
 )
 from oberth.store.messages import PutMessageStatus
-from oberth.store.replication import Done, LogPiece, LogSender, LogStream, PieceJoiner, ReplicaTable
+from oberth.store.replication import Done, LogPiece, LogSender, LogStream, ReplicaTable, join_pieces
 
 if TYPE_CHECKING:
     from oberth.formats.message_store_config import MessageStoreConfig
@@ -122,7 +122,6 @@ class ControlledHAService(HAService):
         self.epochs = EpochTable()
         self.is_slave = not role.is_master
         self._confirmed = 0
-        self._joiner = PieceJoiner(self._store_config.mapped_file_size_commit_log)
         self._ask_at_ms = 0
         self._has_given_up = False
         self._said = ""
@@ -322,7 +321,7 @@ class ControlledHAService(HAService):
             self._table.hellos[replica] = hello
             if not hello.is_learner:
                 self._end_older(replica, hello.broker_id)
-            replica.write(MasterHello(self._store.max_phy_offset, self.epochs).encode())
+            replica.out.write(MasterHello(self._store.max_phy_offset, self.epochs).encode())
 
         receive_data = SlaveReceiver(on_hello).receive_data
 
@@ -469,18 +468,18 @@ class ControlledHAService(HAService):
 
         Their epochs are on the disk before their bytes, however many there are with one sync.
         """
-        pieces: list[LogPiece] = []
+        pieces: list[tuple[int, bytes | memoryview]] = []
         confirmed, are_new = 0, False
         for each in frames:
             if isinstance(each, MasterHello):
                 self._join_on(each)
                 continue
             are_new |= self.epochs.append(each.epoch)
-            pieces.append(LogPiece(each.commit_log_offset, each.data))
+            pieces.append((each.commit_log_offset, each.data))
             confirmed = max(confirmed, each.confirm_offset)
         if are_new:
             self._save()
-        yield from self._joiner.join(pieces)
+        yield from join_pieces(pieces, self._store_config.mapped_file_size_commit_log)
         self._confirmed = max(self._confirmed, min(confirmed, self._store.max_phy_offset))
 
     def _join_on(self, master: MasterHello) -> None:

@@ -5,14 +5,16 @@ same turn. With asyncio's streams a task is woken for it, one turn later; while 
 its replica that happened on both machines, in both directions.
 
 A log that is caught up with is read into one buffer again and again: what is new memory each time
-costs a page fault for each page, and a copy more.
+costs a page fault for each page, and a copy more. It leaves without a copy in this process, but for
+what the socket does not take.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from oberth.errors import OberthError
 
@@ -27,7 +29,10 @@ TURN_BYTES: Final = 1 << 20
 """Bytes of the log that one slave is sent in one turn of the loop."""
 
 WRITE_BYTES: Final = 256 << 10
-"""Bytes of the log that are given to the socket at once; it keeps up with so many unsent ones."""
+"""Bytes of the log that are given to the socket at once."""
+
+WRITEV_PARTS_MAX: Final = 1024
+"""Pieces that one system call takes (IOV_MAX of Linux)."""
 
 READ_BYTES: Final = 512 << 10
 """Bytes of a log that are read at once."""
@@ -38,6 +43,16 @@ REPORT_BYTES: Final = 16 << 10
 Take = Callable[[bytes | memoryview], memoryview | None]
 """Takes what came; the bytes are valid until it returns. What it gives back is given to it again
 when the loop has turned, before anything else."""
+
+
+class Writer(Protocol):
+    """Where a slave's bytes are given."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send pieces, one behind the other; they are not looked at after this call."""
 
 
 class HAConnection(asyncio.BufferedProtocol):
@@ -60,13 +75,14 @@ class HAConnection(asyncio.BufferedProtocol):
         self._error: Exception | None = None
         self._drained = asyncio.Event()
         self._drained.set()
+        self._socket = -1
         self.transport: asyncio.Transport
         self.last_read_s = self._loop.time()
         """Time of the loop when something came, or the connection began."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the socket keeps up with what is written; not once it has ended."""
+        """Whether the socket has taken all that was written; not once it has ended."""
         return self._drained.is_set() and not self._ended.done()
 
     # The task's side
@@ -85,8 +101,20 @@ class HAConnection(asyncio.BufferedProtocol):
         """Send bytes; those that the socket does not take are kept."""
         self.transport.write(data)
 
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send pieces, one behind the other; those that the socket does not take are copied."""
+        rest = parts
+        if self._socket >= 0 and self.is_writable and not self.transport.is_closing():
+            try:
+                sent = os.writev(self._socket, parts[:WRITEV_PARTS_MAX])
+            except OSError:  # it takes nothing now; or it is gone, and the transport says so
+                sent = 0
+            rest = _behind(parts, sent)
+        if rest:
+            self.transport.write(b"".join(rest))
+
     async def drain(self) -> None:
-        """Wait until the socket keeps up, or has ended."""
+        """Wait until the socket has taken all, or has ended."""
         await self._drained.wait()
 
     async def wait_ended(self, seconds: float) -> bool:
@@ -124,7 +152,12 @@ class HAConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.BaseProtocol."""
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(WRITE_BYTES)
+        # What is written goes to the socket at once, and `is_writable` says whether all of it has.
+        self.transport.set_write_buffer_limits(0)
+        found = transport.get_extra_info("socket")
+        is_plain = transport.get_extra_info("ssl_object") is None
+        if found is not None and is_plain and hasattr(os, "writev"):
+            self._socket = found.fileno()
         if self._begin is not None:
             self._begin(self)
 
@@ -183,11 +216,20 @@ class HAConnection(asyncio.BufferedProtocol):
         self.end(error)
 
 
+def _behind(parts: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What follows the first bytes of pieces."""
+    for number, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[number + 1 :]]
+        sent -= len(part)
+    return []
+
+
 class Replica:
     """One slave's connection, and how fast it is served."""
 
     __slots__ = ("_rated_at_s", "_rated_bytes", "address", "bytes_per_s", "connection", "is_idle",
-                 "sender", "sent_bytes", "wake", "write", "wrote_at_s")  # fmt: skip
+                 "out", "sender", "sent_bytes", "wake", "wrote_at_s")  # fmt: skip
 
     def __init__(
         self,
@@ -195,13 +237,13 @@ class Replica:
         sender: LogSender,
         now_s: float,
         connection: HAConnection,
-        write: Callable[[bytes], None],
+        out: Writer,
     ) -> None:
         self.address = address
         self.sender = sender
         self.connection = connection
-        self.write = write
-        """Sends bytes, encrypted if need be."""
+        self.out = out
+        """Sends what the slave is sent, encrypted if need be."""
         self.sent_bytes = 0
         self.bytes_per_s = 0
         self.is_idle = False
@@ -227,8 +269,7 @@ class Replica:
                 parts += frame
                 size += len(frame[1])
             if parts:
-                # A copy: the transport may keep what it could not send, and the segment may go.
-                self.write(b"".join(parts))
+                self.out.write_parts(parts)
                 self.sent_bytes += size
                 self.wrote_at_s = now_s
             if size < WRITE_BYTES:
@@ -239,7 +280,7 @@ class Replica:
 
     def beat(self, now_s: float) -> None:
         """Sends a frame without data."""
-        self.write(self.sender.heartbeat())
+        self.out.write(self.sender.heartbeat())
         self.wrote_at_s = now_s
 
     def rate(self, now_s: float) -> None:

@@ -313,9 +313,8 @@ class HAService:
             return
         loop = asyncio.get_running_loop()
         tls = self._tls_writer(connection)
-        write = connection.write if tls is None else tls.write
         replica = Replica(
-            f"{peer[0]}:{peer[1]}", self._make_sender(), loop.time(), connection, write
+            f"{peer[0]}:{peer[1]}", self._make_sender(), loop.time(), connection, tls or connection
         )
         self._served[replica] = None
         sending: list[asyncio.Task[None]] = []
@@ -580,14 +579,15 @@ class HAService:
                 raise RemoteProtocolError(
                     f"the master sends from {piece.commit_log_offset} on, this log ends at {end}"
                 )
-            if not piece.data:
+            if not piece.size:
                 continue
-            if not store.append_replica(piece.commit_log_offset, piece.data):
+            if not store.append_replica(piece.commit_log_offset, *piece.parts):
                 raise RemoteProtocolError(
-                    f"{len(piece.data)} bytes at {piece.commit_log_offset} do not join on"
+                    f"{piece.size} bytes at {piece.commit_log_offset} do not join on"
                 )
             # One message by itself is perhaps one that its sender waits for.
-            pieces += 1 if stated_size(piece.data) == len(piece.data) else 2
+            is_one = len(piece.parts) == 1 and stated_size(piece.parts[0]) == piece.size
+            pieces += 1 if is_one else 2
         unread = receiver.unread
         link.received(len(data) - len(unread), self._now_ms(), connection.last_read_s)
         if connection.transport.get_write_buffer_size() < UNSENT_REPORTS_MAX:

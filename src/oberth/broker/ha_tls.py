@@ -14,6 +14,8 @@ from oberth.errors import OptionError, RemoteProtocolError
 from oberth.remoting.aio.tls import ServerTls, load_server_context
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.ha_connection import HAConnection
 
@@ -91,6 +93,10 @@ class TlsWriter:
         """Send bytes."""
         self._tls.send(data)
         self._flush()
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send pieces, one behind the other."""
+        self.write(b"".join(parts))
 
     def _flush(self) -> None:
         outgoing = self._tls.take_outgoing()

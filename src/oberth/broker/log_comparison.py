@@ -280,13 +280,13 @@ class SentLog:
             unread = memoryview(data)
             while unread:
                 for piece in self._receiver.receive_data(unread):
-                    if piece.data and piece.commit_log_offset != self._expected:
+                    if piece.size and piece.commit_log_offset != self._expected:
                         raise RemotingError(
                             f"{self.name}: sends from {piece.commit_log_offset}, "
                             f"asked for was {self._expected}"
                         )
-                    self._expected += len(piece.data)
-                    self._pieces += piece.data
+                    self._expected += piece.size
+                    self._pieces += b"".join(piece.parts)
                 unread = self._receiver.unread
                 if unread:
                     await asyncio.sleep(0)
@@ -313,7 +313,7 @@ class EpochSentLog(SentLog):
                 if isinstance(each, MasterHello):
                     writer.write(self._report)
                 else:
-                    yield LogPiece(each.commit_log_offset, each.data)
+                    yield LogPiece(each.commit_log_offset, [each.data], len(each.data))
 
         self._receiver = EpochStream(take)
         self._report = SLAVE_REPORT.pack(TRANSFER, start)

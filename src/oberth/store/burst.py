@@ -153,19 +153,21 @@ def erase_stale(log: BurstLog, segment: MappedFile, end_position: int) -> None:
 
 
 def append_after_stale(
-    log: BurstLog, segment: MappedFile, data: bytes | bytearray | memoryview
+    log: BurstLog, segment: MappedFile, *parts: bytes | bytearray | memoryview
 ) -> None:
     """Appends to the last segment what fits into it, where an earlier life left nothing.
+
+    All of it or nothing: who reads meanwhile sees no end between two parts.
 
     Raises:
         OSError: the disk failed. Whole records among what is there must not be the log's after a
             kill: the next append erases them.
         StoreFullError: the disk is full.
     """
-    end = segment.wrote_position + len(data)
+    end = segment.wrote_position + sum(map(len, parts))
     try:
         erase_stale(log, segment, end)
-        segment.append(data)
+        segment.append(*parts)
     except (OSError, StoreFullError):
         if segment.is_reserved(end):
             log.erase_to = max(log.erase_to, segment.start_offset + end)

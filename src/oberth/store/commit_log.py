@@ -598,13 +598,14 @@ class CommitLog:
 
     # HA
 
-    def append_raw(self, offset: int, data: bytes | memoryview) -> bool:
+    def append_raw(self, offset: int, *parts: bytes | memoryview) -> bool:
         """Appends bytes of a master's log at their own offset; False if they do not join on.
 
         Raises:
             OSError: the disk failed.
             StoreFullError: the disk is full.
         """
+        size = sum(map(len, parts))
         with self._put_lock:
             segment = self.queue.last_or_create(offset)
             if segment is None:
@@ -616,7 +617,9 @@ class CommitLog:
                     self.queue.set_where(offset)
             if segment.start_offset + segment.wrote_position != offset:
                 return False
-            if len(data) > segment.file_size - segment.wrote_position:
+            if size > segment.file_size - segment.wrote_position:
                 return False
-            append_after_stale(self, segment, data)
+            if size < len(parts) * LONG_SIZE:
+                parts = (b"".join(parts),)
+            append_after_stale(self, segment, *parts)
             return True

@@ -184,23 +184,25 @@ class MappedFile:
             buffer[position] = 0
         self._allocated_position = ahead
 
-    def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Appends bytes that fit.
+    def append(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Appends bytes that fit, one part behind the other.
 
         Raises:
             OSError: the disk failed; long data may be there in part.
             StoreFullError: the disk is full.
         """
         position = self.wrote_position
-        end = position + len(data)
-        assert end <= self.file_size, f"{self.path}: {len(data)} bytes at {position} do not fit"
+        end = position + sum(map(len, parts))
+        assert end <= self.file_size, f"{self.path}: up to {end} from {position} on does not fit"
         target = self.write_buffer
-        if target is None:
-            if end > self._allocated_position:
-                self.reserve(end)
-            self._copy(position, data)
-        else:
-            target[position:end] = data
+        if target is None and end > self._allocated_position:
+            self.reserve(end)
+        for data in parts:
+            if target is None:
+                self._copy(position, data)
+            else:
+                target[position : position + len(data)] = data
+            position += len(data)
         self.wrote_position = end
 
     def _copy(self, start: int, data: bytes | bytearray | memoryview) -> None:

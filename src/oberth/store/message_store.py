@@ -486,17 +486,24 @@ class MessageStore(StoreReading):
         """Dispatches on the caller's thread; returns the bytes it went forward."""
         return self.reput.dispatch_nowait()
 
-    def append_replica(self, offset: int, data: bytes | memoryview) -> bool:
+    def append_replica(self, offset: int, *parts: bytes | memoryview) -> bool:
         """Appends bytes of the master's log; False if they do not join on to this one.
 
+        Args:
+            offset: of the first of them.
+            parts: bytes of one segment, one behind the other.
+
         Raises:
+            OSError: the disk failed.
             StoreFullError: the disk is full.
         """
         self._check_open()
-        if not self.commit_log.append_raw(offset, data):
+        if not self.commit_log.append_raw(offset, *parts):
             return False
-        if len(data) >= LONG_SIZE:
-            self.checksums.append(offset, data)
+        if len(parts) > 1 or len(parts[0]) >= LONG_SIZE:
+            for part in parts:
+                self.checksums.append(offset, part)
+                offset += len(part)
         self.flush_service.wake()
         self.reput.wake()
         return True

@@ -22,7 +22,7 @@ import heapq
 import itertools
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oberth.errors import RemoteProtocolError
@@ -53,13 +53,16 @@ Done = Callable[[PutMessageStatus], None]
 
 
 class LogPiece(NamedTuple):
-    """Bytes of a master's log; none for a heartbeat.
+    """Bytes of one segment of a master's log; none for a heartbeat.
 
     Valid as long as the bytes they came in, and until more are taken.
     """
 
     commit_log_offset: int
-    data: bytes | memoryview
+    parts: Sequence[bytes | memoryview]
+    """The bytes, one behind the other."""
+    size: int
+    """Of all parts."""
 
 
 class ReportReceiver:
@@ -187,11 +190,11 @@ class LogReceiver(FrameReceiver):
             each other in one segment become one piece; 0: each frame is one.
     """
 
-    __slots__ = ("_joiner",)
+    __slots__ = ("_segment_size",)
 
     def __init__(self, segment_size: int = 0) -> None:
         super().__init__()
-        self._joiner = PieceJoiner(segment_size)
+        self._segment_size = segment_size
 
     def size_at(self, buffer: bytearray | memoryview, position: int) -> int:
         """See FrameReceiver."""
@@ -209,49 +212,34 @@ class LogReceiver(FrameReceiver):
         Raises:
             RemoteProtocolError: a size or an offset out of range.
         """
-        frames = self.frames(data)
-        return self._joiner.join(
-            [LogPiece(FRAME.unpack_from(each)[0], each[FRAME.size :]) for each in frames]
-        )
+        frames = [(FRAME.unpack_from(each)[0], each[FRAME.size :]) for each in self.frames(data)]
+        return join_pieces(frames, self._segment_size)
 
 
-class PieceJoiner:
-    """Makes one piece of those that follow each other in one segment.
+def join_pieces(
+    frames: Iterable[tuple[int, bytes | memoryview]], segment_size: int
+) -> list[LogPiece]:
+    """Makes one piece of frames that follow each other in one segment, without a copy.
 
     Args:
-        segment_size: bytes of a segment; 0: nothing is joined.
+        frames: offset and bytes of each, in the order in which they came.
+        segment_size: bytes of a segment; 0: each is a piece of its own.
     """
-
-    __slots__ = ("_room", "_segment_size")
-
-    def __init__(self, segment_size: int) -> None:
-        self._room = memoryview(bytearray())  # where pieces are joined, again and again
-        self._segment_size = segment_size
-
-    def join(self, frames: list[LogPiece]) -> list[LogPiece]:
-        """The same bytes in fewer pieces. Valid until the next call."""
-        segment_size = self._segment_size
-        if not segment_size or len(frames) < 2:
-            return frames
-        size = sum(len(each.data) for each in frames)
-        if size > len(self._room):
-            self._room = memoryview(bytearray(size))
-        room = self._room
-        pieces: list[LogPiece] = []
-        begin = end = -1  # of the piece that is being made, in the log
-        first = used = 0  # the same in the room
-        for offset, data in frames:
-            is_next = used > first and offset % segment_size == 0
-            if begin >= 0 and (offset != end or is_next):
-                pieces.append(LogPiece(begin, room[first:used]))
-                begin = -1
-            if begin < 0:
-                begin, first = offset, used
-            end = offset + len(data)
-            room[used : used + len(data)] = data
-            used += len(data)
-        pieces.append(LogPiece(begin, room[first:used]))
-        return pieces
+    pieces: list[LogPiece] = []
+    parts: list[bytes | memoryview] = []
+    begin = end = 0  # of the parts, in the log
+    for offset, data in frames:
+        is_next = segment_size and offset == end and (end == begin or offset % segment_size)
+        if parts and not is_next:
+            pieces.append(LogPiece(begin, parts, end - begin))
+            parts = []
+        if not parts:
+            begin = end = offset
+        parts.append(data)
+        end += len(data)
+    if parts:
+        pieces.append(LogPiece(begin, parts, end - begin))
+    return pieces
 
 
 class LogSender:
