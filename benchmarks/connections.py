@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from benchmarks.broker import AnyCluster, make
 from benchmarks.calm import Watch
-from benchmarks.peers import wire
+from benchmarks.peers import build, wire
 from benchmarks.report import Row, emit, take_turns
 
 SHAPES: Final = {
@@ -65,23 +65,6 @@ WARM_PIECES_MAX: Final = 18
 
 STILL_PIECES: Final = 3
 STILL_WITHIN: Final = 0.05
-
-PEERS: Final = Path(__file__).parent / "peers"
-
-
-def build(directory: Path, name: str = "wire_load") -> Path:
-    """The load generator, or another program of ``peers``, compiled.
-
-    Raises:
-        RuntimeError: no C compiler.
-    """
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise RuntimeError(f"{name}.c needs a C compiler, none was found")
-    program = directory / name
-    source = PEERS / f"{name}.c"
-    subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True)
-    return program
 
 
 def stands_still(rates: Sequence[float]) -> bool:

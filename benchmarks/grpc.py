@@ -30,8 +30,8 @@ from tests.rigs.clusters import ApacheCluster, Node, OberthCluster, free_port, r
 from tests.rigs.proxies import ApacheProxy, create_group, create_topic
 
 from benchmarks.broker import CONF
-from benchmarks.connections import Load, build
-from benchmarks.peers import wire
+from benchmarks.connections import Load
+from benchmarks.peers import build, wire
 from benchmarks.peers.grpc_wire import Connection, sending
 from benchmarks.peers.load import grpc_load
 from benchmarks.report import Row, emit, take_turns

@@ -22,8 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.connections import build
-from benchmarks.peers import wire
+from benchmarks.peers import build, wire
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.broker.dispatching import Dispatching

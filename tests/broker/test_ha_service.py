@@ -512,8 +512,8 @@ def test_reports_and_pieces_come_in_any_chunks() -> None:
     pieces = LogReceiver()
     stream = FRAME.pack(0, 3) + b"abc" + FRAME.pack(3, 0) + FRAME.pack(3, 1) + b"d"
     got = [piece for n in range(len(stream)) for piece in pieces.receive_data(stream[n : n + 1])]
-    found = [(piece.commit_log_offset, b"".join(piece.parts), piece.size) for piece in got]
-    assert found == [(0, b"abc", 3), (3, b"", 0), (3, b"d", 1)]
+    whole = [(piece.commit_log_offset, b"".join(piece.parts), piece.size) for piece in got]
+    assert whole == [(0, b"abc", 3), (3, b"", 0), (3, b"d", 1)]
 
 
 @given(

@@ -124,7 +124,7 @@ async def first_frames(live: Any) -> list[tuple[int, int]]:
     async with asyncio.timeout(BOUND_S):
         while not pieces or sum(pieces[-1]) < end:
             came = receiver.receive_data(await reader.read(65536))
-            pieces += [(each.commit_log_offset, len(each.data)) for each in came if each.data]
+            pieces += [(each.commit_log_offset, each.size) for each in came if each.size]
     writer.close()
     return pieces
 

@@ -10,20 +10,11 @@ import time
 
 import pytest
 from benchmarks import replication
-from benchmarks.peers.slow_network import FAR, NEAR, turn_round
+from benchmarks.peers.slow_network import FAR, NEAR
 
 DELAY_MS = 50
 BYTES = 300_000
 BOUND_S = 60
-
-
-def test_a_packet_that_was_turned_round_keeps_everything_but_its_ends() -> None:
-    packet = bytes(range(40))
-    turned = bytearray(packet)
-    turn_round(turned)
-    assert turned == packet[:12] + packet[16:20] + packet[12:16] + packet[20:]
-    turn_round(turned)
-    assert turned == packet
 
 
 def test_what_is_dialled_over_it_is_whole_and_late() -> None:
