@@ -1,14 +1,18 @@
 """One socket of the HA port: what is read is taken in that turn, and errors reach the task.
 
-Without a socket: the test is the loop's side and records what a transport is asked to do.
+Most have no socket: the test is the loop's side and records what a transport is asked to do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
+from random import Random
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from oberth.broker.ha_connection import (
     BULK_BYTES,
@@ -208,3 +212,52 @@ async def test_who_reports_is_given_less_room() -> None:
     accepted = HAConnection(lambda _: None)
     assert len(accepted.get_buffer(-1)) == REPORT_BYTES < READ_BYTES
     assert len(HAConnection().get_buffer(-1)) == READ_BYTES
+
+
+@pytest.mark.parametrize(
+    "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+@pytest.mark.parametrize("read_size", [100, 1 << 20])
+def test_pieces_leave_in_order_and_only_the_last_ones_are_kept(
+    factory: Callable[[], asyncio.AbstractEventLoop], read_size: int
+) -> None:
+    """As many parts as come to it, of any size, with other bytes between them."""
+    random = Random(read_size)
+    sizes = [0, 1, 20, 20_000]
+    rounds = [
+        [random.randbytes(random.choice(sizes)) for _ in range(random.choice([1, 1100]))]
+        for _ in range(12)
+    ]
+    expected = b"".join(b"beat" + b"".join(parts) for parts in rounds)
+    taken = bytearray()
+
+    async def send() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            dialled = HAConnection()
+            _, connection = await loop.create_connection(
+                lambda: dialled, *listener.getsockname()[:2]
+            )
+            peer, _ = await asyncio.to_thread(listener.accept)
+
+        def read() -> None:
+            with peer:
+                while data := peer.recv(read_size if len(taken) < 1 << 20 else 1 << 20):
+                    taken.extend(data)
+
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(read))
+            for parts in rounds:
+                connection.write(b"beat")
+                await connection.drain()
+                kept = [bytearray(part) for part in parts]
+                connection.write_parts([memoryview(part) for part in kept])
+                assert connection.transport.get_write_buffer_size() <= sum(map(len, parts))
+                for part in kept:
+                    part[:] = bytes(len(part))  # they are not looked at again
+            await connection.drain()
+            connection.transport.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(send())
+    assert taken == expected
