@@ -1,4 +1,6 @@
-"""No acknowledged message is lost when the broker dies: SIGKILL in the official client's traffic.
+"""No acknowledged message is lost when the broker dies in the official client's traffic.
+
+It is killed with SIGKILL, or its disk loses power first (`tests.rigs.loop_disk`).
 
 It sends sync, async, in batches, in order, delayed by level and by timer, and in transactions; it
 consumes by push, by POP, with retries, into the dead-letter queue and broadcasting. Afterwards
@@ -8,17 +10,20 @@ order. Some kills hit a broker that is just starting. A failure names its seed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.rigs import peers
 from tests.rigs.clusters import cluster_for
 from tests.rigs.interop import client_classes
+from tests.rigs.loop_disk import LoopDisk
 
 from oberth.errors import PeerUnavailableError
 
@@ -79,41 +84,93 @@ def test_acknowledged_survives_kills(
         command, kind_count = ledger_command(client, cluster.namesrv_addr, tmp_path)
     except PeerUnavailableError as why:
         pytest.skip(str(why))
+
+    def round_of_kills() -> None:
+        node = rng.choice(cluster.brokers)
+        node.kill()
+        if brokers > 1:
+            time.sleep(rng.uniform(1, 3))  # for a while the others carry on alone
+        if rng.random() < 0.5:
+            node.launch()
+            time.sleep(rng.uniform(0.1, 2))  # recovering, or just serving again
+            node.kill()
+        node.start()
+
     with cluster:
         if not cluster.brokers:
             pytest.skip("a cluster that is not ours to kill")
-        with (tmp_path / "ledger.log").open("w") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
+        output = ledger_output(command, tmp_path, rng, round_of_kills)
+    judge(output, kind_count, f"kill_{broker}_{flush} x {brokers}_{client}", seed)
+
+
+@pytest.mark.parametrize("client", ["5.5.0", "go"])
+def test_acknowledged_survives_losses_of_power(tmp_path: Path, client: str) -> None:
+    """With SYNC_FLUSH: nothing that was acknowledged is missing from its consumer."""
+    seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)
+    with contextlib.ExitStack() as stack:
         try:
-            assert any(line.startswith('{"ready"') for line in process.stdout), "it did not start"
-            for _ in range(ROUNDS):
-                time.sleep(rng.uniform(2, 6))  # the point in the traffic is what is random
-                node = rng.choice(cluster.brokers)
-                node.kill()
-                if brokers > 1:
-                    time.sleep(rng.uniform(1, 3))  # for a while the others carry on alone
-                if rng.random() < 0.5:
-                    node.launch()
-                    time.sleep(rng.uniform(0.1, 2))  # recovering, or just serving again
-                    node.kill()
-                node.start()
-            time.sleep(3)
-            process.stdin.write("stop\n")
-            process.stdin.flush()
-            output, _ = process.communicate(timeout=SETTLE_TIMEOUT_S)
-        finally:
-            process.kill()
-            process.wait()
+            disk = stack.enter_context(LoopDisk(tmp_path / "power"))
+            conf = {"flushDiskType": "SYNC_FLUSH", "storePathRootDir": str(disk.path / "store")}
+            conf["mappedFileSizeCommitLog"] = str(16 << 20)
+            cluster = cluster_for("oberth", tmp_path, conf)
+            command, kind_count = ledger_command(client, cluster.namesrv_addr, tmp_path)
+        except PeerUnavailableError as why:
+            pytest.skip(str(why))
+        (node,) = cluster.brokers
+
+        def lose_power() -> None:
+            disk.cut()
+            time.sleep(rng.choice([0.0, rng.uniform(0, 1)]))  # it goes on without a disk
+            node.kill()
+            disk.restore()
+
+        def round_of_cuts() -> None:
+            lose_power()
+            if rng.random() < 0.5:
+                node.launch()
+                time.sleep(rng.uniform(0.1, 2))
+                lose_power()
+            node.start()
+
+        stack.enter_context(cluster)
+        output = ledger_output(command, tmp_path, rng, round_of_cuts)
+    judge(output, kind_count, f"power_oberth_SYNC_FLUSH_{client}", seed)
+
+
+def ledger_output(
+    command: list[str], directory: Path, rng: random.Random, trouble: Callable[[], None]
+) -> str:
+    """What the program says in the end, after some rounds of trouble in its traffic."""
+    with (directory / "ledger.log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert any(line.startswith('{"ready"') for line in process.stdout), "it did not start"
+        for _ in range(ROUNDS):
+            time.sleep(rng.uniform(2, 6))  # the point in the traffic is what is random
+            trouble()
+        time.sleep(3)
+        process.stdin.write("stop\n")
+        process.stdin.flush()
+        output, _ = process.communicate(timeout=SETTLE_TIMEOUT_S)
+        return output
+    finally:
+        process.kill()
+        process.wait()
+
+
+def judge(output: str, kind_count: int, name: str, seed: int) -> None:
+    """Every kind of traffic has acknowledged messages, and none is missing or invented."""
     results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(results) == kind_count, output
     wanted = os.environ.get("OBERTH_INTEROP_RESULTS")
     if wanted:
         lines = "".join(json.dumps(result) + "\n" for result in results)
-        Path(wanted, f"kill_{broker}_{flush} x {brokers}_{client}.jsonl").write_text(lines)
+        Path(wanted, f"{name}.jsonl").write_text(lines)
     for result in results:
         assert result["counts"]["acknowledged"] > 0, result
     bad = [result for result in results if not result["ok"]]
