@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.broker.test_controlled_broker import (
+    BOUND_S,
     SETTINGS,
     Group,
     acknowledged,
@@ -70,6 +71,46 @@ async def test_an_empty_store_under_the_same_identity_joins(group: Group) -> Non
     assert second.broker_id == 2
     await group.agree(1, 2)
     await until(lambda: bodies(second) == [b"a"])
+
+
+async def test_brokers_that_restart_one_by_one_fail_no_send(group: Group) -> None:  # noqa: F811
+    """As for a new version, the master last. The producer has its defaults: two tries more."""
+    for name in ("1", "2", "3"):
+        await group.start(name, defaultTopicQueueNums="1")
+    await group.agree(1, 2, 3)
+    acked: list[bytes] = []
+    is_over = False
+
+    async def send(producer: Producer, name: str) -> None:
+        while not is_over:
+            body = b"%s %d" % (name.encode(), len(acked))
+            sent = await producer.send(Message("t", body))
+            assert sent.status is SendStatus.SEND_OK
+            acked.append(body)
+
+    async def goes_on() -> None:
+        before = len(acked)
+        await until(lambda: len(acked) > before + 20)
+
+    namesrv = str(group.name_server.address)
+    async with (
+        asyncio.timeout(BOUND_S),
+        Producer("g", namesrv_addr=namesrv) as producer,
+        asyncio.TaskGroup() as senders,
+    ):
+        for name in ("a", "b", "c", "d"):
+            senders.create_task(send(producer, name))
+        await goes_on()
+        for name in sorted(group.brokers, key=lambda each: is_master(group.brokers[each])):
+            await group.stop(name)
+            await goes_on()
+            await group.start(name, defaultTopicQueueNums="1")
+            await group.agree(1, 2, 3)
+        await goes_on()
+        is_over = True
+    (master,) = [each for each in group.brokers.values() if is_master(each)]
+    await until(lambda: set(acked) <= set(bodies(master)))
+    assert master.broker_id != 1
 
 
 async def test_while_the_controller_is_away_nobody_leaves_the_sync_set(

@@ -406,6 +406,7 @@ async def test_many_failures_ask_for_a_route_once(
 ) -> None:
     old, _, asked = moving
     monkeypatch.setattr("oberth.client.instance.ROUTE_REST_S", 3600.0)
+    monkeypatch.setattr("oberth.client.producer.rest_after_try", lambda _: 0.0)
     async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
         await producer.send(Message("T", b"before"))
         old.faults.refuse(times=1000, response_code=ResponseCode.SERVICE_NOT_AVAILABLE)

@@ -203,6 +203,9 @@ class ControlledBroker(Service):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        if self.broker is not None:
+            # While the controller still takes it for alive: replicas leave who is no master.
+            await _replication_of(self.broker).settle()
         await self._fall_silent()
         await self._close_life(is_last=True)
         if self._reserved is not None:
@@ -299,9 +302,7 @@ class ControlledBroker(Service):
             if not is_last:
                 # It will be there again, under another id: nobody has to forget it.
                 broker.services.registration.stays = True
-            ha = broker.services.ha
-            assert isinstance(ha, ControlledHAService)
-            ha.give_up()
+            _replication_of(broker).give_up()
         life, self._life = self._life, AsyncExitStack()
         await life.aclose()
 
@@ -345,11 +346,10 @@ class ControlledBroker(Service):
         if is_other or self._cut_at is not None or self.broker is None:
             await self._live_as(found)
             return
-        ha = self.broker.services.ha
-        assert isinstance(ha, ControlledHAService)
-        ha.set_known(found.in_sync, found.in_sync_epoch)
+        replication = _replication_of(self.broker)
+        replication.set_known(found.in_sync, found.in_sync_epoch)
         if found.master_address is not None and not found.is_master:
-            ha.master_moved(found.master_address)
+            replication.master_moved(found.master_address)
         self.role = found
 
     async def _live_as(self, role: Role) -> None:
@@ -661,6 +661,12 @@ class ControlledBroker(Service):
         if self._said.get(what) != text:
             self._said[what] = text
             _LOG.warning("%s of a broker under a controller: %s", what, text)
+
+
+def _replication_of(broker: Broker) -> ControlledHAService:
+    found = broker.services.ha
+    assert isinstance(found, ControlledHAService)
+    return found
 
 
 def _ends_of(broker: Broker) -> tuple[int, int]:

@@ -49,6 +49,8 @@ _LOG: Final = logging.getLogger(__name__)
 RECONNECT_S: Final = 0.3
 ASK_AGAIN_MS: Final = 500
 """Between two questions for another sync set."""
+SETTLE_MAX_S: Final = 1.0
+"""How long a master that stops waits for the replicas to have what it took."""
 
 
 class SyncSetTable(ReplicaTable):
@@ -124,6 +126,7 @@ class ControlledHAService(HAService):
         self._confirmed = 0
         self._ask_at_ms = 0
         self._has_given_up = False
+        self._is_settling = False
         self._said = ""
         self.sync_set: SyncSet | None = None
         if role.is_master:
@@ -216,9 +219,10 @@ class ControlledHAService(HAService):
         return max(self._store_config.in_sync_replicas - 1, 0)
 
     def refuses_puts(self) -> bool:
-        """Whether too few replicas are in sync for a put to be taken at all."""
+        """Whether no put is taken: too few replicas are in sync, or this broker stops."""
         assert self.sync_set is not None
-        return len(self.sync_set.members) < self._store_config.min_in_sync_replicas
+        too_few = len(self.sync_set.members) < self._store_config.min_in_sync_replicas
+        return too_few or self._is_settling
 
     def when_replicated(self, end_offset: int, flushed: PutMessageStatus, finish: Finish) -> None:
         """Calls ``finish`` once every replica in sync has the log so far, or time is up."""
@@ -232,6 +236,20 @@ class ControlledHAService(HAService):
 
         deadline = asyncio.get_running_loop().time() + self._store_config.slave_timeout_ms / 1000
         self._table.wait(end_offset, needed, deadline, done)
+
+    async def settle(self) -> None:
+        """Takes no more messages, and waits a moment until the replicas have those it took.
+
+        Else each send at work would be answered FLUSH_SLAVE_TIMEOUT when this broker stops.
+        """
+        if not self._is_waiting:
+            return
+        self._is_settling = True
+        settled = asyncio.get_running_loop().create_future()
+        self.when_replicated(
+            self._store.max_phy_offset, PutMessageStatus.PUT_OK, settled.set_result
+        )
+        await asyncio.wait([settled], timeout=SETTLE_MAX_S)
 
     def give_up(self) -> None:
         """This broker stays master no longer: who waits for replicas hears that at once.

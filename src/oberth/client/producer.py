@@ -39,6 +39,7 @@ from oberth.client.retry import (
     is_route_doubtful,
     is_send_retryable,
     is_unreachable,
+    rest_after_try,
 )
 from oberth.client.route import TopicPublishInfo
 from oberth.client.selectors import MessageQueueSelector, select_by_hash
@@ -381,8 +382,10 @@ class Producer(Preparing, BackPressure, ClientService):
                     queue,
                     error,
                 )
-                await self._look_at_route(outgoing.topic, error)
-                info = self._instance_or_raise().publish_info_nowait(outgoing.topic) or info
+                is_last = len(tried) == attempts
+                info = await self._look_before_retry(
+                    outgoing.topic, error, info, tried, 0 if is_last else begin + timeout_s
+                )
                 continue
             if (
                 result.status is SendStatus.SEND_OK
@@ -401,6 +404,37 @@ class Producer(Preparing, BackPressure, ClientService):
                 f"brokers {tried}, {loop.time() - begin:.3f} s"
             )
         raise failure
+
+    async def _look_before_retry(
+        self,
+        topic: str,
+        error: Exception,
+        info: TopicPublishInfo,
+        tried: list[str],
+        until_s: float,
+    ) -> TopicPublishInfo:
+        """Sees whether a topic has moved; one whose brokers were all tried is given a moment.
+
+        Such as one whose only master restarts. A second address gets it too: it may be that of a
+        slave until there is another master.
+
+        Args:
+            topic: of the message.
+            error: what the last try ended with.
+            info: the queues that are known.
+            tried: names of the brokers so far.
+            until_s: time of the loop at which the send gives up.
+        """
+        instance = self._instance_or_raise()
+        known = instance.master_address(tried[-1])
+        await self._look_at_route(topic, error)
+        info = instance.publish_info_nowait(topic) or info
+        has_moved = len(tried) == 1 and known != instance.master_address(tried[-1])
+        left_s = until_s - self._loop.time()
+        if left_s > 0 and not has_moved and {each.broker_name for each in info.queues} <= {*tried}:
+            await asyncio.sleep(min(rest_after_try(len(tried)), left_s))
+            await self._look_at_route(topic, error)
+        return info
 
     def _attempt_timeout_s(self, rest_s: float) -> float:
         limit_ms = self.send_msg_max_timeout_per_request_ms

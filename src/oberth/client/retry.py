@@ -87,6 +87,17 @@ class IdlePulls:
         return min(IDLE_REST_FIRST_S * 2.0 ** min(self._in_a_row - 2, 20), IDLE_REST_MAX_S)
 
 
+def rest_after_try(number: int) -> float:
+    """Seconds before a send is tried again that every broker of its topic has failed.
+
+    Three tries in a row would be over in some ms. Another master is elected in half a second.
+
+    Args:
+        number: of tries so far.
+    """
+    return 0.25 if number == 1 else 1.0
+
+
 def is_send_retryable(error: Exception, response_codes: frozenset[int]) -> bool:
     """Whether a send that failed so may be tried on another broker.
 
