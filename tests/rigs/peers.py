@@ -10,6 +10,7 @@ Everything lands in one cache directory: ``$OBERTH_PEERS``, or ``.cache/peers`` 
     node-grpc-1.0.8/           the gRPC client for Node.js, in its node_modules
     classes/NAME-HASH/         our Java programs, compiled against one of the above
     go/NAME-HASH/              our Go programs
+    go/promtool-v0.313.2/      Prometheus' promtool
     cpp/NAME-HASH/             our C++ programs, over what OBERTH_CPP_CLIENT names
 
 What is there is used as it is; what is missing is brought by the ordinary clients of the registries
@@ -39,6 +40,7 @@ __all__ = [
     "GRPC_JAVA_VERSION",
     "GRPC_NODE_VERSION",
     "GRPC_PYTHON_VERSION",
+    "PROMETHEUS_VERSION",
     "PROXY_VERSION",
     "SERVER_VERSIONS",
     "cache_dir",
@@ -50,6 +52,7 @@ __all__ = [
     "jars",
     "java_command",
     "node_grpc",
+    "promtool",
     "python_grpc",
     "tool",
 ]
@@ -63,6 +66,8 @@ PROXY_VERSION: Final = "5.5.0"
 GRPC_JAVA_VERSION: Final = "5.2.0"
 GRPC_PYTHON_VERSION: Final = "5.1.2"
 GRPC_NODE_VERSION: Final = "1.0.8"
+PROMETHEUS_VERSION: Final = "v0.313.2"
+"""Of its Go module."""
 
 _MAVEN_TIMEOUT_S: Final = 600
 _COMPILE_TIMEOUT_S: Final = 300
@@ -251,6 +256,33 @@ def compile_go(name: str, source: Path) -> Path:
         )
 
     return _build(target, fill) / name
+
+
+def promtool(*, may_build: bool) -> Path:
+    """Prometheus' tool that checks and tries alerts: the machine's own, or built from its module.
+
+    Args:
+        may_build: whether it may take the minutes of a build where it is not there yet.
+    """
+    found = shutil.which("promtool")
+    if found is not None:
+        return Path(found)
+    target = cache_dir() / "go" / f"promtool-{PROMETHEUS_VERSION}"
+    if not may_build and not target.is_dir():
+        raise PeerUnavailableError("no promtool on this machine; OBERTH_INTEROP=full builds it")
+    go = tool("go", "builds promtool")
+    package = "github.com/prometheus/prometheus/cmd/promtool"
+
+    def fill(work: Path) -> None:
+        # A module of its own: Prometheus' go.mod has replacements, with which `go install` refuses.
+        for words in (
+            ("mod", "init", "promtool"),
+            ("get", f"{package}@{PROMETHEUS_VERSION}"),
+            ("build", "-o", "promtool", package),
+        ):
+            _run([go, *words], what=f"go {words[0]}", timeout_s=_MAVEN_TIMEOUT_S, cwd=work)
+
+    return _build(target, fill) / "promtool"
 
 
 def compile_rust(name: str, source: Path) -> Path:
