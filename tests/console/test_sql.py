@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import io
 import os
 import sys
@@ -101,6 +102,40 @@ async def test_rows_as_table_plot_csv_and_parquet(asker: Browser) -> None:
     assert "Page 3 of 3" in page
     lines = (await asker.get("/sql/result.csv")).splitlines()
     assert (len(lines), lines[0], lines[-1]) == (121, "tag,count,raw", "<b>119,119,ff")
+    answer = await asker.http.get("/sql/result.parquet")
+    assert pyarrow.parquet.read_table(io.BytesIO(answer.content)) == table
+
+
+async def test_no_cell_of_csv_is_a_formula(asker: Browser) -> None:
+    """Who opens the file in a spreadsheet would run what a producer has written into a message."""
+    asker.console.sql._command = FAILS
+    await asker.post("/sql/start", {"statement": "select"}, 303)
+    (job,) = asker.console.sql._jobs.values()
+    await ended(job)
+    texts = {
+        "=HYPERLINK(0)": "'=HYPERLINK(0)",
+        "+1+cmd|' /C calc'!A0": "'+1+cmd|' /C calc'!A0",
+        "-1-1": "'-1-1",
+        "@SUM(1)": "'@SUM(1)",
+        "\t=1": "'\t'=1",
+        "\uff1d1": "'\uff1d1",
+        "a;=1": "a;'=1",  # where semicolons separate cells
+        "-17.5": "-17.5",
+        "a=b": "a=b",
+        "": "",
+    }
+    table = pa.table(
+        {
+            "=name": list(texts),
+            "body": [each.encode() for each in texts],
+            "number": [-n for n in range(len(texts))],
+        }
+    )
+    pyarrow.parquet.write_table(table, job.path)
+    job.state = "done"
+    rows = list(csv.reader(io.StringIO(await asker.get("/sql/result.csv"))))
+    assert rows[0] == ["'=name", "body", "number"]
+    assert rows[1:] == [[each, each, str(-n)] for n, each in enumerate(texts.values())]
     answer = await asker.http.get("/sql/result.parquet")
     assert pyarrow.parquet.read_table(io.BytesIO(answer.content)) == table
 

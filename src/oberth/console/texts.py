@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,6 +22,11 @@ _UNSEEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+_SIGNS: Final = "=+@\uff1d\uff0b\uff0d\uff20\\-"
+_FORMULA: Final = re.compile(f"^(?=[{_SIGNS}\t\r\n])|(?<=[;\t\r\n])(?=[{_SIGNS}])")
+"""Before what begins a formula; spreadsheets take full-width signs, too."""
 
 
 def _named(found: re.Match[str]) -> str:
@@ -171,6 +177,18 @@ def cell(value: Any) -> str:
     else:
         text = str(value)
     return text if len(text) <= CELL_MAX else f"{text[:CELL_MAX]}…"
+
+
+def csv_cell(value: Any) -> str:
+    """A value in CSV, where no spreadsheet takes a text for a formula.
+
+    An apostrophe is put before a sign that begins one: in front, and behind what separates cells
+    where commas do not.
+    """
+    text = cell(value)
+    if isinstance(value, int | float | Decimal) or _NUMBER.fullmatch(text):
+        return text
+    return _FORMULA.sub("'", text)
 
 
 def _is_utf8(value: bytes) -> bool:

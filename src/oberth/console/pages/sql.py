@@ -17,7 +17,7 @@ from oberth.console.pages.topics import PAGE_SIZE, paged_count
 from oberth.console.plots import BARS_MAX, bars
 from oberth.console.security import Form
 from oberth.console.sql import MISSING, ROWS_MAX, Job, Rows, SqlRunner, read_rows
-from oberth.console.texts import cell
+from oberth.console.texts import cell, csv_cell
 
 
 async def sql(console: Console, request: Request) -> Response:
@@ -109,8 +109,8 @@ def _csv(job: Job) -> str:
     found = read_rows(job.path, 0, ROWS_MAX)
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(found.names)
-    writer.writerows([cell(each) for each in row] for row in found.rows)
+    writer.writerow([csv_cell(each) for each in found.names])
+    writer.writerows([csv_cell(each) for each in row] for row in found.rows)
     return out.getvalue()
 
 
