@@ -254,6 +254,30 @@ async def test_a_token_is_not_tried_out() -> None:
         assert "Too many attempts" in page
 
 
+@pytest.mark.parametrize(
+    ("addresses", "other"),
+    [
+        ([f"2001:db8:7:1:{n:x}::1" for n in range(11)], "2001:db8:7:2::1"),
+        ([f"fe80::{n:x}%eth0" for n in range(11)], "fe80:0:0:1::1%eth0"),
+        (["::ffff:10.0.0.1", "10.0.0.1"] * 6, "::ffff:10.0.0.2"),
+    ],
+)
+async def test_addresses_of_one_network_try_together(addresses: list[str], other: str) -> None:
+    """Of IPv6 a /64, all of which one machine may have, so that it is not tried from each."""
+    app = App(Console(WITH_TOKEN))
+
+    async def status(address: str, token: str) -> int:
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            page = await http.get("/login")
+            fields = {"csrf": hidden(page.text, "csrf"), "token": token}
+            return (await http.post("/login", data=fields)).status_code
+
+    assert [await status(each, "wrong") for each in addresses[:10]] == [403] * 10
+    assert await status(addresses[10], TOKEN) == 429
+    assert await status(other, TOKEN) == 303
+
+
 async def test_users_of_brokers_that_check_nobody_get_no_login(broker: EmbeddedBroker) -> None:
     async with a_console(broker, login=Login.USERS) as browser:
         page = await browser.post("/login", {"user": "anna", "password": "whatever"}, 403)

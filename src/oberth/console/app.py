@@ -32,7 +32,7 @@ from oberth.console.pages import (
     topics,
     waiting,
 )
-from oberth.console.security import Form, Guard, Session
+from oberth.console.security import Form, Guard, Session, who_tries
 from oberth.console.silence import PatientAdmin
 from oberth.console.writes import CONFIRM, Outcome, Plan, audit_fields, shown_fields
 from oberth.errors import (
@@ -150,7 +150,8 @@ class App:
         )
 
     async def _login(self, request: Request) -> Response:
-        peer = request.client.host if request.client else ""
+        host = request.client.host if request.client else ""
+        peer = who_tries(host)
         form: Form = request.state.form
         session: Session = request.state.session
         if not self.sessions.wants_login or session.used_s:
@@ -168,7 +169,7 @@ class App:
             user = form.fields.get("user", "").strip()
             admin, problem = await self._user(user, form.fields.get("password", ""))
         if problem:
-            _LOG.warning("login from %s failed", peer)
+            _LOG.warning("login from %s failed", host)
             return self._show_login(request, 403, problem)
         self.sessions.forgive(peer, tried_s)
         begun, over = self.sessions.begin(user, admin)

@@ -191,7 +191,7 @@ class Sessions:
         return [each.admin for each in self._known.values() if each.admin is not None]
 
     def may_try(self, peer: str) -> bool:
-        """Whether a peer has failed to log in too often just now."""
+        """Whether a peer, as `who_tries` names it, has failed to log in too often just now."""
         now_s = self._now_s()
         recent = [at for at in self._failures.get(peer, []) if now_s - at < LOGIN_FAILURES_SPAN_S]
         self._failures[peer] = recent
@@ -214,6 +214,22 @@ class Sessions:
         """A login has not failed."""
         if tried_s in (tries := self._failures.get(peer, [])):
             tries.remove(tried_s)
+
+
+def who_tries(host: str) -> str:
+    """Whose login attempts are counted together: an address of IPv4, a network /64 of IPv6.
+
+    Who has one address of IPv6 most often has all of its /64.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), 64), strict=False))
 
 
 class Guard:
