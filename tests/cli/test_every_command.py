@@ -122,13 +122,13 @@ def test_every_command_has_json() -> None:
         assert ("--json" in options) == (name not in {*JSON_ALWAYS, *TEXT, *SERVERS}), name
 
 
-def _password_file(directory: Path) -> Path:
+def password_file(directory: Path) -> Path:
     path = directory / "password"
     path.write_text("long enough\n")
     return path
 
 
-def _dump_file(directory: Path) -> Path:
+def dump_file(directory: Path) -> Path:
     path = directory / "dump.json"
     topics = [{"topicName": "Applied", "brokers": None}]
     path.write_text(json.dumps({"format": "oberth-cluster", "version": 1, "topics": topics}))
@@ -167,7 +167,7 @@ def test_what_completes(
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker with messages, a group that is behind, one with a member, and a dead letter."""
-    password = str(_password_file(tmp_path_factory.mktemp("secret")))
+    password = str(password_file(tmp_path_factory.mktemp("secret")))
     # The machine's own disk may be fuller than a broker likes, and its hour that of cleaning.
     later = f"{(time.localtime().tm_hour + 12) % 24:02}"
     with EmbeddedBroker({"diskMaxUsedSpaceRatio": "95", "deleteWhen": later}) as made:
@@ -226,9 +226,9 @@ def run(
     def call(name: str, *arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         known = {**KNOWN, "BROKER": broker.address, "NEW": str(tmp_path / "new")}
-        known |= {"USER": tmp_path.name, "PASSWORD": str(_password_file(tmp_path))}
+        known |= {"USER": tmp_path.name, "PASSWORD": str(password_file(tmp_path))}
         if "DUMP" in arguments:
-            known["DUMP"] = str(_dump_file(tmp_path))
+            known["DUMP"] = str(dump_file(tmp_path))
         if "STORE" in arguments:
             known["STORE"] = str(golden_store("basic-5.5.0").root)
         words = [*name.split(), *(known.get(each, each) for each in arguments)]
@@ -351,7 +351,7 @@ def without(
 _WITHOUT_A_JVM: Final = ("publish",)
 
 
-def _spark_commands(store: str, new: Path) -> list[list[str]]:
+def spark_commands(store: str, new: Path) -> list[list[str]]:
     into = ["--into", str(new)]
     arguments = {
         "sql": ["--store", store, "select 1"],
@@ -387,7 +387,7 @@ def _spark_commands(store: str, new: Path) -> list[list[str]]:
 def test_without_pyspark_every_command_names_its_extra(
     golden_pristine: Golden, tmp_path: Path
 ) -> None:
-    commands = _spark_commands(str(golden_pristine("basic-5.5.0").root), tmp_path / "new")
+    commands = spark_commands(str(golden_pristine("basic-5.5.0").root), tmp_path / "new")
     commands = [words for words in commands if words[1] not in _WITHOUT_A_JVM]
     for command, (code, err) in zip(commands, without(["pyspark"], commands), strict=True):
         assert code == 2, (command, err)
@@ -399,7 +399,7 @@ def test_without_pyspark_every_command_names_its_extra(
 def test_without_pyarrow_the_extra_is_named_or_not_needed(
     golden_pristine: Golden, tmp_path: Path
 ) -> None:
-    commands = _spark_commands(str(golden_pristine("basic-5.5.0").root), tmp_path / "new")
+    commands = spark_commands(str(golden_pristine("basic-5.5.0").root), tmp_path / "new")
     commands = [
         [word.replace("new", f"new{number}") for word in words]
         for number, words in enumerate(commands)
@@ -434,8 +434,8 @@ def test_what_needs_no_extra_works_without_any(
     names = [name for name in CASES if not name.endswith(" delete")]
     for number, name in enumerate(names):
         known = {**KNOWN, "BROKER": broker.address, "NEW": str(tmp_path / f"new{number}")}
-        known |= {"USER": tmp_path.name, "PASSWORD": str(_password_file(tmp_path))}
-        known["DUMP"] = str(_dump_file(tmp_path))
+        known |= {"USER": tmp_path.name, "PASSWORD": str(password_file(tmp_path))}
+        known["DUMP"] = str(dump_file(tmp_path))
         if "STORE" in CASES[name]:
             known["STORE"] = str(golden_store("basic-5.5.0").root)
         words = [*name.split(), *(known.get(each, each) for each in CASES[name])]

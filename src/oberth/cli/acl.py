@@ -112,7 +112,11 @@ def list_users(
             for each in users
         ]
 
-    show(as_json, ["broker", "address", "name", "type", "status"], ask(namesrv, look))
+    show(
+        as_json,
+        ["broker", "address", "name", "type", "status"],
+        ask(namesrv, look, names_broker=broker is not None),
+    )
     tell_silent(silent)
 
 
@@ -243,7 +247,7 @@ def list_policies(
         ]
 
     header = ["broker", "address", "user", "policy", "resource", "actions", "decision", "sources"]
-    show(as_json, header, ask(namesrv, look))
+    show(as_json, header, ask(namesrv, look, names_broker=broker is not None))
     tell_silent(silent)
 
 
@@ -352,7 +356,7 @@ def _each(
         answers = await _answers(brokers, lambda address: change(admin, address), silent)
         return [[broker_name, address, name, came] for broker_name, address, came in answers]
 
-    rows = ask(namesrv, work)
+    rows = ask(namesrv, work, names_broker=broker is not None)
     show(as_json, OUTCOMES, rows)
     tell_silent(silent, UNCHANGED)
     if all(row[-1] != done for row in rows):

@@ -87,7 +87,7 @@ def status(broker: str, namesrv: str, as_json: bool) -> None:
     async def look(admin: Admin) -> dict[str, str]:
         return await admin.broker_runtime_info(await broker_address(admin, broker))
 
-    table = ask(namesrv, look)
+    table = ask(namesrv, look, names_broker=True)
     if as_json:
         write_json({key: _number_or_text(text) for key, text in table.items()})
     else:
@@ -206,7 +206,7 @@ def clean(broker: str, dry_run: bool, namesrv: str, as_json: bool) -> None:
         await admin.clean_expired_consume_queue(address)
         return address, None
 
-    address, report = ask(namesrv, work)
+    address, report = ask(namesrv, work, names_broker=True)
     if as_json:
         write_json({"broker": address, "requested": not dry_run, "report": report})
     elif report is not None:

@@ -54,7 +54,7 @@ def compare(one: str, other: str, start: int, read_all: bool, namesrv: str, as_j
             found = await compare_logs(left, right, start, read_all=read_all)
             return left.name, right.name, found
 
-    left, right, found = ask(namesrv, look)
+    left, right, found = ask(namesrv, look, names_broker=True)
     if as_json:
         write_json(
             {

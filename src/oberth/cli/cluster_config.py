@@ -46,7 +46,7 @@ def get(broker: str, keys: tuple[str, ...], namesrv: str, as_json: bool) -> None
 
     Example: oberth cluster config get broker-a fileReservedTime deleteWhen
     """
-    _, found = ask(namesrv, lambda admin: _read(admin, broker))
+    _, found = ask(namesrv, lambda admin: _read(admin, broker), names_broker=True)
     for key in keys:
         _check_known(key, found)
     chosen = {key: found[key] for key in sorted(keys or found)}
@@ -70,7 +70,7 @@ def diff(broker: str, namesrv: str, as_json: bool) -> None:
     Defaults are those of docs/settings.md. Settings of Apache's brokers that are not in it have no
     known default and are left out; how many those are is said.
     """
-    _, found = ask(namesrv, lambda admin: _read(admin, broker))
+    _, found = ask(namesrv, lambda admin: _read(admin, broker), names_broker=True)
     known = known_defaults()
     rows = [
         [key, shown_setting(key, text), shown_setting(key, known[key])]
@@ -130,7 +130,7 @@ def set_(
             after = before | changes
         return address, before, after
 
-    address, before, after = ask(namesrv, change)
+    address, before, after = ask(namesrv, change, names_broker=True)
     # What a broker does not show again, a secret, cannot be compared.
     refused = [
         key

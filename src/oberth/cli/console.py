@@ -156,8 +156,9 @@ def console(
     async def open_console() -> AsyncIterator[str]:
         given = socket_fd is not None
         listener = socket.socket(fileno=socket_fd) if given else listen_on(listen, port)
-        async with serving(config, listener, certificate=certificate, key=key):
-            yield f"ready: console {address_of(listener, is_tls=config.is_tls)} of {namesrv}"
+        with listener:
+            async with serving(config, listener, certificate=certificate, key=key):
+                yield f"ready: console {address_of(listener, is_tls=config.is_tls)} of {namesrv}"
 
     if socket_fd is not None:
         output.talk_to = lambda level, text: None  # the process that started this one talks

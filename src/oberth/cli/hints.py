@@ -42,6 +42,7 @@ EXTRAS: Final[Mapping[str, str]] = {
 }
 """By package that a command may want: the extra of `pip install oberth[…]` that brings it."""
 
+REQUEST_CODE_NOT_SUPPORTED: Final = 3
 TOPIC_NOT_EXIST: Final = 17
 NOT_FOUND_TOPIC: Final = 10005
 """Codes of a broker or name server, and of the client: see `remoting.code`, `client.instance`."""
@@ -102,6 +103,8 @@ def hint_for(error: BaseException) -> str | None:
     if isinstance(error, RemotingTimeoutError):
         return "it is very busy, stopped or out of reach; `oberth cluster list` shows who answers"
     if isinstance(error, MQBrokerError | MQClientError):
+        if error.response_code == REQUEST_CODE_NOT_SUPPORTED:
+            return "what listens there is no broker, or one that does not know this request"
         if error.response_code in (TOPIC_NOT_EXIST, NOT_FOUND_TOPIC):
             what = "group" if " group " in str(error) else "topic"
             return f"`oberth {what} list` shows what is there, `oberth {what} create NAME` makes it"

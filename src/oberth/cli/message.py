@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oberth.cli.connection import client_config
+from oberth.cli.hints import NOT_FOUND_TOPIC
 from oberth.cli.lazy import SuggestingGroup
 from oberth.cli.output import printable, reader_is_gone, say, write_json, write_json_line
 from oberth.cli.remote import (
@@ -130,6 +131,10 @@ def send(
     except KeyboardInterrupt:
         say(f"stopped; {count} messages were sent, those that are printed")
         sys.exit(EXIT_STOPPED)
+    except MQClientError as error:
+        if error.response_code == NOT_FOUND_TOPIC:
+            ask(namesrv, Admin.cluster_info)  # says so if no broker is there at all
+        raise
 
 
 async def _lines(body: str | None) -> AsyncIterator[str]:
@@ -158,6 +163,7 @@ async def _lines(body: str | None) -> AsyncIterator[str]:
 
 async def _send(producer: Producer, message: Message) -> SendResult:
     """Send it, and once more elsewhere if a broker does not answer, which is then left alone."""
+    await producer.fetch_publish_message_queues(message.topic)  # a name server has no elsewhere
     try:
         return await producer.send(message)
     except RemotingTimeoutError as error:

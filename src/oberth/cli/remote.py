@@ -60,14 +60,29 @@ def run(main: Awaitable[T]) -> T:
     return asyncio.run(work())
 
 
-def ask(namesrv: str, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """The answer to a question that is put to an Admin of the cluster."""
+def ask(
+    namesrv: str, question: Callable[[Admin], Awaitable[T]], *, names_broker: bool = False
+) -> T:
+    """The answer to a question that is put to an Admin of the cluster.
+
+    Args:
+        namesrv: where the cluster's name servers are.
+        question: what is asked.
+        names_broker: it is put to a broker that may be given by an address alone.
+
+    Raises:
+        MQClientError: no broker is registered there that could answer.
+    """
     config = client_config(namesrv)
 
     async def work() -> T:
         from oberth.client.admin import Admin
 
         async with Admin(config=config) as admin:
+            if not names_broker and not (await admin.cluster_info()).broker_addr_table:
+                raise MQClientError(
+                    f"no broker is registered at {namesrv}; `oberth broker -n {namesrv}` starts one"
+                )
             return await question(admin)
 
     return asyncio.run(work())

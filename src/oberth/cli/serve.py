@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -57,8 +58,25 @@ PORTS: Final = {"broker": 10911, "name server": 9876, "controller": 9878}
 
 GRPC_HINT: Final = "pip install 'oberth[grpc]' brings it"
 
+
+def _check_host(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Refuse what names no address: the error of listening would not say what was given."""
+    del context, parameter
+    if value:
+        try:
+            socket.getaddrinfo(value, None)
+        except (OSError, UnicodeError) as error:
+            raise click.BadParameter(f"{value!r} names no address: {error}") from None
+    return value
+
+
 listen_option = click.option(
-    "--listen", metavar="HOST", help="Address to listen on; 127.0.0.1 if not given."
+    "--listen",
+    metavar="HOST",
+    callback=_check_host,
+    help="Address to listen on; 127.0.0.1 if not given.",
 )
 config_option = click.option(
     "-c",

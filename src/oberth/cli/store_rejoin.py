@@ -57,7 +57,7 @@ def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_
         at, end = await find(admin)
         return at, end, await admin.epochs(await broker_address(admin, master))
 
-    at, end, epochs = ask(namesrv, look)
+    at, end, epochs = ask(namesrv, look, names_broker=True)
     kept_in = None
     if at is not None and not dry_run:
         kept_in = cut_log(directory, at).kept_in

@@ -378,7 +378,8 @@ def build_session(
             lets it speak.
 
     Raises:
-        SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
+        SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs, or a
+            master that is none.
     """
     if is_connect(master):
         if quiet:
@@ -392,13 +393,34 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in session_config(master, config, quick=quick, quiet=quiet).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = _started(builder, master)
     if quiet and "spark.log.level" not in (config or {}):
         _silence_queries()
     from oberth.spark.pushdown import install
 
     install(session)
     return session
+
+
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    """The session.
+
+    Raises:
+        SparkUnavailableError: the JVM ends or refuses before there is one.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except Py4JJavaError as error:
+        why = str(error.java_exception.getMessage())
+    except PySparkRuntimeError as error:
+        why = str(error)
+    raise SparkUnavailableError(
+        f"Spark does not start with the master {master!r} (allowed is local[N], spark://host:port, "
+        f"yarn or k8s://…): {why.splitlines()[0] if why else 'no reason was given'}"
+    )
 
 
 def _silence_queries() -> None:
