@@ -357,8 +357,15 @@ def test_a_wait_that_is_interrupted_holds_nobody_up(
     """Ctrl-C in the main thread, while it waits for the sync of another one or syncs itself."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("only the main thread handles signals")
+    interrupted = threading.Event()
+
+    def interrupted_once(*_: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+
     # It may be ignored here, as in what a script starts in the background.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, interrupted_once)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     service, files = sync_rig.service, sync_rig.files
     callers = Callers(sync_rig, 3) if duty == "waits" else None
@@ -369,7 +376,9 @@ def test_a_wait_that_is_interrupted_holds_nobody_up(
             wait_until(lambda: len(service.group._waiters) == 3)
         else:
             files.entered.wait(10)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # One that comes just before the thread falls asleep does not wake it.
+        while not interrupted.wait(0.01):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
     end = sync_rig.put()
