@@ -146,6 +146,17 @@ def test_session_config_lets_the_caller_win() -> None:
     assert config["spark.sql.python.filterPushdown.enabled"] == "true"
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("-Dx=y", f"{runtime.QUICK_JVM} -Dx=y"), ("-XX:+UseG1GC", "-XX:+UseG1GC")],
+)
+def test_a_jvm_starts_fast_unless_the_caller_tunes_it(given: str, expected: str) -> None:
+    """Two collectors of garbage keep a JVM from starting; a property does no harm."""
+    mine = {"spark.driver.extraJavaOptions": given}
+    config = runtime.session_config("local[1]", mine, quick=True)
+    assert config["spark.driver.extraJavaOptions"] == expected
+
+
 def test_a_cluster_keeps_its_own_addresses() -> None:
     config = runtime.session_config("spark://10.0.0.1:7077")
     assert "spark.driver.host" not in config

@@ -148,7 +148,7 @@ def session(
     Raises:
         SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
     """
-    from oberth.spark.runtime import build_session, is_connect, prepare_environment
+    from oberth.spark.runtime import build_session, is_connect, is_local, prepare_environment
 
     settings = {**(more or {}), **parse_confs(confs)}
     if not is_connect(master):
@@ -159,12 +159,13 @@ def session(
     if present is not None:
         yield present
         return
-    # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
-    quick = "spark.driver.extraJavaOptions" not in settings and master.startswith("local")
     _leave_out_py4j()
     if sys.stderr.isatty():  # for people: tasks done of each stage that takes its time
         settings.setdefault("spark.ui.showConsoleProgress", "true")
-    started = build_session(master, app_name=app_name, config=settings, quick=quick, quiet=True)
+    # A command lives for seconds: the JVM's second compiler hardly pays, its start does cost.
+    started = build_session(
+        master, app_name=app_name, config=settings, quick=is_local(master), quiet=True
+    )
     if settings.get("spark.ui.enabled", "").lower() == "true" and not is_connect(master):
         say(f"Spark UI: {started.sparkContext.uiWebUrl}")
     if threading.current_thread() is threading.main_thread():

@@ -333,20 +333,21 @@ def session_config(
     Args:
         master: Spark's master URL.
         config: settings that win over the defaults.
-        quick: a JVM that starts fast rather than runs fast.
+        quick: a JVM that starts fast rather than runs fast, unless the caller tunes it.
         quiet: Spark logs what is fatal and nothing else, unless the caller sets a level.
     """
     merged = dict(SESSION_DEFAULTS)
     if is_local(master):
         merged.update(LOCAL_DEFAULTS)
         merged["spark.sql.shuffle.partitions"] = str(_local_cores(master))
-    java = [QUICK_JVM] if quick else []
+    given = (config or {}).get(_JAVA_OPTIONS, "")
+    # Two collectors of garbage, say, would keep the JVM from starting.
+    java = [QUICK_JVM] if quick and "-X" not in given else []
     if quiet and "spark.log.level" not in (config or {}):
         java.append(_quiet_log_options())
         del merged["spark.log.level"]
     merged.update(config or {})
     if java:  # what the caller gives comes last: there it wins
-        given = merged.get(_JAVA_OPTIONS)
         merged[_JAVA_OPTIONS] = " ".join([*java, given] if given else java)
     return merged
 
