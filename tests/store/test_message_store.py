@@ -21,7 +21,7 @@ from oberth.formats.consume_queue import is_ext_address
 from oberth.formats.java_string import java_hash
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
-from oberth.store import reput
+from oberth.store import file_kinds, reput
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import (
@@ -30,6 +30,10 @@ from oberth.store.messages import (
     PutMessageStatus,
     TagsFilter,
 )
+from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import rebuild
+from oberth.store.offline.salvage import salvage
+from oberth.store.offline.verify import verify
 
 GoldenStores = Callable[[str], Any]
 
@@ -602,6 +606,31 @@ def test_a_file_in_a_directorys_place_is_refused_and_left_alone(tmp_path: Path, 
     (tmp_path / name).unlink()
     with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
         assert store.put_message(MessageExtBrokerInner("T", b"x")).ok
+
+
+@pytest.mark.parametrize("name", file_kinds.FILES)
+def test_a_directory_in_a_files_place_is_refused_and_named(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "store"
+    config = MessageStoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 16)
+    with MessageStore(config) as store:
+        assert store.put_message(MessageExtBrokerInner("T", b"x")).ok
+    (root / name).unlink(missing_ok=True)
+    (root / name).mkdir(parents=True)
+    refusal = re.escape(f"{root / name}: found a directory, allowed is a file")
+    with pytest.raises(StoreError, match=refusal):
+        MessageStore(config).load()
+    with StoreReader(root) as reader:
+        [finding] = verify(reader).damage
+        assert (finding.file, finding.found, finding.expected) == (name, "a directory", "a file")
+        assert [message.body for message in reader.messages()] == [b"x"]
+        with pytest.raises(StoreError, match=refusal):
+            rebuild(reader)
+        salvage(reader, str(tmp_path / "saved"))
+    with StoreReader(tmp_path / "saved") as reader:
+        assert verify(reader).clean
+    (root / name).rmdir()
+    with MessageStore(config) as store:
+        assert store.max_offset_in_queue("T", 0) == 1
 
 
 def test_the_store_of_a_dledger_broker_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ TIMER_LOG: Final = "timerlog"
 DLEDGER_PREFIX: Final = "dledger-"
 
 SEGMENT_NAME_LENGTH: Final = 20
+_OFFSET_MAX: Final = (1 << 63) - 1
+_QUEUE_MAX: Final = (1 << 31) - 1
 
 
 def segment_name(start_offset: int) -> str:
@@ -40,8 +42,17 @@ def segment_name(start_offset: int) -> str:
 def segment_start(name: str) -> int | None:
     """The start offset that a segment's name says, or None for a foreign file."""
     if len(name) == SEGMENT_NAME_LENGTH and name.isascii() and name.isdigit():
-        return int(name)
+        start = int(name)
+        return start if start <= _OFFSET_MAX else None
     return None
+
+
+def queue_number(name: str) -> int | None:
+    """The queue id that a directory is named after, or None for a foreign one."""
+    if not (0 < len(name) <= len(str(_QUEUE_MAX)) and name.isascii() and name.isdigit()):
+        return None
+    number = int(name)
+    return number if number <= _QUEUE_MAX and str(number) == name else None
 
 
 def is_index_name(name: str) -> bool:

@@ -326,8 +326,9 @@ class StoreFiles:
         files: dict[int, list[Entry]] = {}
         for entry in entries:
             number, _, name = entry.name.partition("/")
-            if number.isascii() and number.isdigit() and (name or entry.is_directory):
-                own = files.setdefault(int(number), [])
+            queue_id = paths.queue_number(number)
+            if queue_id is not None and (name or entry.is_directory):
+                own = files.setdefault(queue_id, [])
                 if name and "/" not in name:
                     own.append(Entry(f"{number}/{name}", entry.size))
         self._queue_files[topic] = {**files}

@@ -40,7 +40,7 @@ from oberth.formats.message import (
     store_timestamp_at,
 )
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.formats.paths import segment_name
+from oberth.formats.paths import segment_name, segment_start
 from oberth.formats.properties import find_property
 from oberth.formats.torn_record import lacks_a_sector
 from oberth.store.commit_log import CommitLog
@@ -248,7 +248,7 @@ class SegmentRow:
         """
         files = self._files
         logs, units = (
-            {name for name in files.list(path) if name.isdigit()} if files.is_dir(path) else set()
+            {name for name in files.list(path) if segment_start(name) is not None}
             for path in (self.log_directory, self.unit_directory)
         )
         for name in sorted(units - logs):

@@ -18,6 +18,7 @@ from oberth.errors import ConfigFormatError, StoreError
 from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_stored_topic
+from oberth.formats.paths import queue_number
 from oberth.store.commit_log import CommitLog
 from oberth.store.compaction_log import (
     COMPACTION,
@@ -85,8 +86,9 @@ class CompactionStore:
             if not is_stored_topic(topic) or not self._files.is_dir(directory):
                 continue
             for name in self._files.list(directory):
-                if name.isdigit() and self._files.is_dir(f"{directory}/{name}"):
-                    self._open(topic, int(name))
+                queue_id = queue_number(name)
+                if queue_id is not None and self._files.is_dir(f"{directory}/{name}"):
+                    self._open(topic, queue_id)
         self._next_run_s = time.monotonic() + self._config.compaction_schedule_interval_ms / 1000
 
     def recovered(self) -> None:

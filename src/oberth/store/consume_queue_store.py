@@ -21,7 +21,12 @@ from oberth.formats.names import (
     is_stored_topic,
     is_system_topic,
 )
-from oberth.formats.paths import BATCH_CONSUME_QUEUE, CONSUME_QUEUE, CONSUME_QUEUE_EXT
+from oberth.formats.paths import (
+    BATCH_CONSUME_QUEUE,
+    CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
+    queue_number,
+)
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue, QueueExtent
 from oberth.store.consume_queue_ext import ConsumeQueueExt
@@ -97,9 +102,10 @@ class ConsumeQueueStore:
                 if not is_stored_topic(topic):
                     continue
                 for name in self.files.list(f"{root}/{topic}"):
-                    if not (name.isascii() and name.isdigit()) or str(int(name)) != name:
+                    queue_id = queue_number(name)
+                    if queue_id is None:
                         continue
-                    queue = self._load_queue(kind, topic, int(name))
+                    queue = self._load_queue(kind, topic, queue_id)
                     try:
                         trouble = queue.load()
                     except StoreCorruptError as error:
@@ -107,7 +113,7 @@ class ConsumeQueueStore:
                     if trouble is not None:
                         queue.recover()
                         findings.append(
-                            QueueFinding(topic, int(name), trouble, queue.max_physic_offset)
+                            QueueFinding(topic, queue_id, trouble, queue.max_physic_offset)
                         )
         return findings
 
@@ -349,8 +355,9 @@ class ConsumeQueueStore:
                 if not is_stored_topic(topic):
                     continue
                 for name in self.files.list(f"{root}/{topic}"):
-                    if name.isascii() and name.isdigit() and self.find(topic, int(name)) is None:
-                        self._load_queue(kind, topic, int(name))
+                    queue_id = queue_number(name)
+                    if queue_id is not None and self.find(topic, queue_id) is None:
+                        self._load_queue(kind, topic, queue_id)
         for queue in self.all_queues():
             queue.refresh(log_end_offset)
 

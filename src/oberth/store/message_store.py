@@ -30,19 +30,12 @@ from oberth.formats.marker_files import encode_abort
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.names import is_lmq
 from oberth.formats.options import Line
-from oberth.formats.paths import (
-    ABORT,
-    BATCH_CONSUME_QUEUE,
-    CONFIG,
-    CONSUME_QUEUE,
-    CONSUME_QUEUE_EXT,
-    DLEDGER_PREFIX,
-    INDEX,
-)
+from oberth.formats.paths import ABORT, DLEDGER_PREFIX
 from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.deleted_topics import find_deleted_topics
 from oberth.store.dispatch_state import DispatchState
+from oberth.store.file_kinds import refuse_odd_ones
 from oberth.store.files import is_full
 from oberth.store.group_commit import Done
 from oberth.store.index_repair import rebuild_damaged_files
@@ -108,10 +101,12 @@ class MessageStore(StoreReading):
             StoreLockedError: another process has the store.
             StoreCorruptError: segments of another size than configured, or a gap between them; or
                 the store of a DLedger broker.
-            StoreError: there is a file in a directory's place.
+            StoreError: there is a file in a directory's place, or a directory in a file's.
             OSError: the directory cannot be read or written.
         """
         self.files.make_dirs(self.root)
+        log = self.commit_log.queue
+        refuse_odd_ones(self.files, self.root, (*log.directories, *log.read_only_directories))
         self._lock.acquire()
         try:
             abnormal = self.files.exists(f"{self.root}/{ABORT}")
@@ -120,7 +115,6 @@ class MessageStore(StoreReading):
             dispatched = DispatchState.load(self.root)
             is_whole = dispatched is None or dispatched.is_whole
             self._left_by_dispatcher = None if is_whole else dispatched
-            self._refuse_files()
             safe_offset = state.safe_offset if state is not None else 0
             is_clean = not abnormal and (state is None or state.clean)
             self.commit_log.queue.load(None if is_clean else safe_offset)
@@ -224,19 +218,6 @@ class MessageStore(StoreReading):
                 self.dispatcher.deleted_below = {}
                 self._numbered = True
             return self._numbered
-
-    def _refuse_files(self) -> None:
-        # A log that is no directory would look like one without segments, and its queues like
-        # left-overs; a queue or an index without a place fails for each message.
-        own = (CONSUME_QUEUE, CONSUME_QUEUE_EXT, BATCH_CONSUME_QUEUE, INDEX, CONFIG)
-        queue = self.commit_log.queue
-        for path in (
-            *queue.directories,
-            *queue.read_only_directories,
-            *(f"{self.root}/{name}" for name in own),
-        ):
-            if self.files.exists(path) and not self.files.is_dir(path):
-                raise StoreError(f"{path}: found a file, allowed is a directory; move it away")
 
     def _refuse_dledger(self) -> None:
         # Without a CommitLog recovery takes the queues for left-overs and deletes them; here the

@@ -61,7 +61,10 @@ class RecoveryState(msgspec.Struct):
 
 def load_state(files: FileSystem, root: str) -> RecoveryState | None:
     """The state, or None if there is none that can be read."""
-    return decode_state(files.read_file(f"{root}/{FILE_NAME}"))
+    try:
+        return decode_state(files.read_file(f"{root}/{FILE_NAME}"))
+    except IsADirectoryError:
+        return None  # see `oberth.store.file_kinds`
 
 
 def decode_state(data: bytes | None) -> RecoveryState | None:

@@ -84,7 +84,10 @@ def reserve_hours(topic: str, attributes: Mapping[str, str]) -> int | None:
 
 def load_floors(files: FileSystem, root: str) -> dict[QueueKey, int]:
     """The floors that the file holds; none where it cannot be read."""
-    data = files.read_file(f"{root}/{FILE_NAME}")
+    try:
+        data = files.read_file(f"{root}/{FILE_NAME}")
+    except IsADirectoryError:
+        return {}  # see `oberth.store.file_kinds`
     if data is None:
         return {}
     try:

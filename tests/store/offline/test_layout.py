@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from oberth.errors import NotFoundError, OptionError, StoreError
-from oberth.formats.broker_conf import Line
+from oberth.formats.broker_conf import Line, MessageStoreConfig
+from oberth.store.message_store import MessageStore
 from oberth.store.offline.findings import FindingKind, Severity
 from oberth.store.offline.layout import common_size, discover, parse_broker_conf
 from oberth.store.offline.reader import StoreReader
@@ -177,6 +178,35 @@ def test_broker_conf_and_settings(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(StoreError, match="cannot be read"):
         parse_broker_conf(str(tmp_path / "none"), {})
+
+
+def test_names_that_are_none_of_a_store_are_left_alone(golden_store: Pristine) -> None:
+    """Numbers that no offset and no queue can have, and directories among files."""
+    store = golden_store("basic-5.5.0")
+    queues = store.root / "consumequeue" / "TopicAlpha"
+    for name in ("01", "2147483648", "9" * 20, "٠", "²"):
+        shutil.copytree(queues / "0", queues / name)
+    (store.root / "commitlog" / ("9" * 20)).write_bytes(b"x")
+    (store.root / "index" / "20261121084341999").mkdir()
+    (store.root / "index" / "20261121084342000").symlink_to("20261121084342000")
+    with StoreReader(store.root) as reader:
+        report = verify(reader)
+        assert report.records == len(store.facts["messages"])
+        assert {each.key.queue_id for each in reader.layout.queues.values()} == {0, 1, 2, 3}
+    found = {each.file: each.severity for each in report.findings}
+    assert found == {
+        f"commitlog/{'9' * 20}": Severity.DAMAGE,
+        "index/20261121084341999": Severity.DAMAGE,
+        "index/20261121084342000": Severity.DAMAGE,
+        **{
+            f"consumequeue/TopicAlpha/{name}": Severity.NOTE
+            for name in ("01", "2147483648", "9" * 20, "٠", "²")
+        },
+    }
+    (store.root / "index" / "20261121084342000").unlink()
+    entries = {"storePathRootDir": str(store.root), **store.config}
+    with MessageStore(MessageStoreConfig.from_properties(entries)) as opened:
+        assert opened.queue_ids("TopicAlpha") == [0, 1, 2, 3]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

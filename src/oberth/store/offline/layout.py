@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ from oberth.formats.consume_queue import round_file_size
 from oberth.formats.marker_files import decode_abort
 from oberth.formats.message import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from oberth.formats.names import LMQ_PREFIX
+from oberth.store.file_kinds import odd_ones
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.segments import Segment, SegmentMap
@@ -207,6 +210,7 @@ class _Discovery:
 
     def run(self, *, with_queues: bool) -> StoreLayout:
         log_paths, read_only = self._commit_log_paths()
+        self._odd_ones(log_paths)
         log = self._commit_log(log_paths, read_only)
         queues = self._queues(paths.CONSUME_QUEUE) if with_queues else {}
         ext = self._queues(paths.CONSUME_QUEUE_EXT) if with_queues else {}
@@ -302,30 +306,48 @@ class _Discovery:
     def _listdir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
-            return []
+        except (FileNotFoundError, NotADirectoryError):
+            return []  # what is no directory is named by `_odd_ones`
         except OSError as error:
             self._found(
                 FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a directory"
             )
             return []
 
+    def _odd_ones(self, log_paths: Sequence[str]) -> None:
+        for odd in odd_ones(OsFileSystem(), self.root, log_paths):
+            self._found(FindingKind.FILE_UNREADABLE, odd.path, odd.found, odd.allowed)
+
     def _segments(self, directory: str, read_only: bool = False) -> list[Segment]:
         found: list[Segment] = []
         for name in self._listdir(directory):
             path = os.path.join(directory, name)
             start = paths.segment_start(name)
-            if os.path.isdir(path):
-                if start is not None:  # the file that belongs there is lost
-                    self._found(FindingKind.FOREIGN_FILE, path, "a directory", "a file")
-                continue
             if start is None:
-                self._found(FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits")
+                if not os.path.isdir(path):
+                    self._found(
+                        FindingKind.FOREIGN_FILE, path, repr(name), "a file name of 20 digits"
+                    )
                 continue
-            # A broker may have deleted it since the directory was listed.
-            with suppress(FileNotFoundError):
-                found.append(Segment(path, start, os.stat(path).st_size, read_only))
+            size = self._size_of(path)
+            if size is not None:
+                found.append(Segment(path, start, size, read_only))
         return found
+
+    def _size_of(self, path: str) -> int | None:
+        """The size of a file; None where there is none, and a finding where something else is."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None  # a broker may have deleted it since the directory was listed
+        except OSError as error:
+            self._found(FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a file")
+            return None
+        if not stat.S_ISREG(status.st_mode):  # the file that belongs there is lost
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "no file"
+            self._found(FindingKind.FOREIGN_FILE, path, found, "a file")
+            return None
+        return status.st_size
 
     def _commit_log_paths(self) -> tuple[list[str], set[str]]:
         read_only = [os.path.abspath(each) for each in self.config.read_only_commit_log_paths]
@@ -420,14 +442,15 @@ class _Discovery:
                 continue
             for queue in self._listdir(topic_path):
                 path = os.path.join(topic_path, queue)
-                if not (queue.isascii() and queue.isdigit() and os.path.isdir(path)):
+                number = paths.queue_number(queue)
+                if number is None or not os.path.isdir(path):
                     self._found(
                         FindingKind.FOREIGN_FILE, path, repr(queue), "a number, the queue id",
                         Severity.NOTE,
                     )  # fmt: skip
                     continue
                 segments = self._segments(path)
-                key = QueueKey(topic, int(queue))
+                key = QueueKey(topic, number)
                 queues[key] = QueueFiles(
                     key, f"{name}/{topic}/{queue}", self._without_empty_last(segments)
                 )
@@ -444,8 +467,9 @@ class _Discovery:
                     Severity.NOTE,
                 )  # fmt: skip
                 continue
-            with suppress(FileNotFoundError):
-                found.append(Segment(path, int(name), os.stat(path).st_size))
+            size = self._size_of(path)
+            if size is not None:
+                found.append(Segment(path, int(name), size))
         return tuple(found)
 
     def _sizes(
@@ -530,7 +554,7 @@ class _Discovery:
             with open(path, "rb") as file:
                 data = file.read(checkpoint.FILE_SIZE)
             return checkpoint.decode_checkpoint(data)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return None
         except OSError as error:
             self._found(FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a file")

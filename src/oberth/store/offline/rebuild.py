@@ -45,6 +45,7 @@ from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import Anomaly, QueueTable, build_units
 from oberth.store import recovery_state
+from oberth.store.file_kinds import refuse_odd_ones
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_files import IndexTreeWriter
 from oberth.store.offline.indexed_tags import IndexedTags, tags_known
@@ -200,7 +201,9 @@ def locked(root: str) -> Iterator[None]:
 
     Raises:
         StoreLockedError: another process has the store open.
+        StoreError: there is a file in a directory's place, or a directory in a file's.
     """
+    refuse_odd_ones(OsFileSystem(), root)
     lock = StoreLock(root)
     lock.acquire()
     try:

@@ -32,6 +32,8 @@ from oberth.formats.names import is_lmq, is_stored_topic
 from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_NUM
 from oberth.formats.property_crc import record_crc_ok
 from oberth.kernels.arguments import QueueAnomaly
+from oberth.store.file_kinds import odd_ones
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.filler import FILLER_SIZE_MIN, MARKER_SIZE, fillers, is_filler
 from oberth.store.offline.layout import QueueKey, local_directory
 from oberth.store.offline.log_columns import (
@@ -339,6 +341,8 @@ class SalvageRun:
             self._fill(damage)
         self._copy_others()
         self.report.tables = mend_tables(self.target)
+        for odd in list(odd_ones(OsFileSystem(), self.target)):
+            _remove(odd.path)
         self._checkpoint()
         self._queues()
         sync_tree(self.target)
@@ -834,25 +838,34 @@ def mend_tables(root: str) -> list[MendedTable]:
         relative = f"{paths.CONFIG}/{name}"
         path = os.path.join(root, paths.CONFIG, name)
         back_up = path + ".bak"
-        if os.path.isfile(back_up) and _why_unreadable(back_up, relative + ".bak", bean):
-            os.remove(back_up)
-        if not os.path.isfile(path) or not (reason := _why_unreadable(path, relative, bean)):
+        if os.path.exists(back_up) and _why_unreadable(back_up, relative + ".bak", bean):
+            _remove(back_up)
+        if not os.path.exists(path) or not (reason := _why_unreadable(path, relative, bean)):
             continue
-        if has_back_up := os.path.isfile(back_up):
+        _remove(path)
+        if has_back_up := os.path.exists(back_up):
             shutil.copy2(back_up, path)
-        else:
-            os.remove(path)
         mended.append(MendedTable(relative, reason, has_back_up))
     return mended
 
 
+def _remove(path: str) -> None:
+    """Removes a file, or a directory that took its place."""
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
+
+
 def _why_unreadable(path: str, name: str, bean: type[Bean]) -> str:
     """Why a table cannot be read; empty: it can. An empty file is a table without entries."""
-    with open(path, "rb") as file:
-        data = file.read()
     try:
+        with open(path, "rb") as file:
+            data = file.read()
         if data.strip():
             bean.decode(data, name=name)
+    except IsADirectoryError:
+        return f"{name}: found a directory, allowed is a file"
     except FormatError as error:
         return str(error)
     return ""

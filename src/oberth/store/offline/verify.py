@@ -475,7 +475,7 @@ class VerifyRun:
             bean = CONFIG_FILES.get(name.removesuffix(".bak"))
             path = os.path.join(directory, name)
             if bean is None or not os.path.isfile(path):
-                continue
+                continue  # a directory in its place is among the layout's findings
             relative = f"{paths.CONFIG}/{name}"
             try:
                 with open(path, "rb") as file:
