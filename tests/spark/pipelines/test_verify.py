@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tarfile
 from collections import Counter
@@ -18,12 +19,15 @@ from hypothesis import strategies as st
 from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
+from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.pipelines.verify import findings_frame, verify
 from oberth.spark.sink import stage
 from oberth.spark.write_options import parse_write_options
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.index_view import real_count
 from oberth.store.offline.reader import StoreReader
@@ -206,3 +210,55 @@ def test_an_index_file_that_is_gone_makes_no_other_wrong(
         [finding] = verify_here(reader).damage
     assert finding.kind is FindingKind.INDEX_ENTRY_MISSING
     assert f"no entry for {count} keys" in finding.found
+
+
+@pytest.fixture
+def long_queue(tmp_path: Path) -> Path:
+    """A store of four segments whose only queue has four files of ten units."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path / "store"),
+        mapped_file_size_commit_log=4096,
+        mapped_file_size_consume_queue=200,
+    )
+    with MessageStore(config) as opened:
+        for number in range(38):
+            body = b"%d " % number + bytes(250)
+            assert opened.put_message(MessageExtBrokerInner.of("T", body, keys="k")).ok
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "missing"),
+    [(200, 199, [(19, 1)]), (200, 41, [(12, 8)]), (200, 0, [(10, 10)]), (600, 100, [(35, 3)])],
+)
+def test_files_behind_one_that_is_cut_off_are_compared(
+    long_queue: Path, name: int, size: int, missing: list[tuple[int, int]]
+) -> None:
+    os.truncate(long_queue / "consumequeue" / "T" / "0" / f"{name:020d}", size)
+    wrong = long_queue / "consumequeue" / "T" / "0" / f"{400:020d}"
+    wrong.write_bytes(b"\1" + wrong.read_bytes()[1:])
+    with StoreReader(long_queue) as reader:
+        found = verify_here(reader).damage
+    assert [
+        (each.queue_offset, (each.length or 0) // 20)
+        for each in found
+        if each.kind is FindingKind.UNIT_MISSING
+    ] == missing
+    assert [each.queue_offset for each in found if each.kind is FindingKind.UNIT_WRONG] == [20]
+    check(long_queue, None, 1000)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_segment_of_no_bytes_among_others_is_lost_whoever_looks(
+    long_queue: Path, number: int
+) -> None:
+    path = long_queue / "commitlog" / f"{number * 4096:020d}"
+    path.write_bytes(b"")
+    check(long_queue, None, 1000)
+    found = verify(InProcess(), str(long_queue), range_size=1000)
+    assert (FindingKind.FILE_SIZE, f"commitlog/{path.name}") in {
+        (each.kind, each.file) for each in found.damage
+    }
+    if number:
+        [lost] = [each for each in found.damage if each.kind is FindingKind.RECORD_DAMAGED]
+        assert (lost.commit_log_offset, lost.length) == (number * 4096, 4096)

@@ -244,7 +244,7 @@ class _Discovery:
             config=self.config,
             given=self.given,
             commit_log_paths=tuple(log_paths),
-            commit_log=log,
+            commit_log=tuple(segment for segment in log if segment.size),
             queues=queues,
             ext_queues=ext,
             batch_queues=batch,

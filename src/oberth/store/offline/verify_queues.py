@@ -20,6 +20,7 @@ from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.segments import same_bytes
 
 _UNIT_FINDINGS_PER_QUEUE: Final = 1000
+_POSITION_MAX: Final = 1 << 63
 
 
 class QueueCheckOwner(Protocol):
@@ -109,28 +110,36 @@ class SimpleQueueCheck(QueueCheck):
         while done < run.unit_count:
             ordinal = run.first + done
             index = stream.index_of(ordinal * size)
-            if index is None:
-                purged = self._purged(run.units[done * size :])
-                if purged:
-                    done += purged
-                    continue
-                self._missing(ordinal, run.unit_count - done, run.units[done * size :])
-                return
+            if index is None and (purged := self._purged(run.units[done * size :])):
+                done += purged
+                continue
+            limit = 0 if index is None else self._end_in(index)
+            count = min(run.unit_count - done, limit // size - ordinal)
+            if index is None or count <= 0:
+                count = min(run.unit_count - done, self._next_file(ordinal) - ordinal)
+                self._missing(ordinal, count, run.units[done * size :])
+                done += count
+                continue
             opened = stream.map(index)
             at = ordinal * size - opened.segment.start
-            limit = len(opened)
-            if index + 1 < len(stream.segments):
-                # A file that is too long does not hide the one after it.
-                limit = min(limit, stream.segments[index + 1].start - opened.segment.start)
-            count = min(run.unit_count - done, (limit - at) // size)
-            if count <= 0:
-                self._missing(ordinal, run.unit_count - done, run.units[done * size :])
-                return
             expected = run.units[done * size : (done + count) * size]
             actual = opened.view[at : at + count * size]
             if not same_bytes(actual, expected):
                 self._compare(ordinal, actual, expected)
             done += count
+
+    def _end_in(self, index: int) -> int:
+        """Up to which position of the queue a file counts: too long, it does not hide the next."""
+        segments = self.view.stream.segments
+        end = segments[index].start + len(self.view.stream.map(index))
+        return end if index + 1 == len(segments) else min(end, segments[index + 1].start)
+
+    def _next_file(self, ordinal: int) -> int:
+        """The first number behind one that has its place in a file; very high if there is none."""
+        position = (ordinal + 1) * cq.UNIT_SIZE
+        starts = (segment.start for segment in self.view.stream.segments)
+        start = next((each for each in starts if each >= position), _POSITION_MAX)
+        return -(-start // cq.UNIT_SIZE)
 
     def _purged(self, units: memoryview) -> int:
         """How many units at the front are below the queue's floor: their files may be gone."""
