@@ -9,6 +9,9 @@ from oberth.errors import OptionError
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
+DELAY_MAX_MS: Final = 999_999_999_000
+"""The longest delay that can be written in seconds."""
+
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # A level that is not in the table is due one second after it was stored.
 UNKNOWN_LEVEL_DELAY_MS: Final = 1000

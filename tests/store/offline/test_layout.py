@@ -12,6 +12,8 @@ import pytest
 
 from oberth.errors import NotFoundError, OptionError, StoreError
 from oberth.formats.broker_conf import Line, MessageStoreConfig
+from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from oberth.formats.message import SCHEDULE_TOPIC
 from oberth.store.message_store import MessageStore
 from oberth.store.offline.findings import FindingKind, Severity
 from oberth.store.offline.layout import common_size, discover, parse_broker_conf
@@ -52,6 +54,26 @@ def test_sizes_are_those_the_store_was_made_with(
 def test_delay_levels_are_read_off_the_schedule_queues(golden_pristine: Pristine) -> None:
     with StoreReader(golden_pristine("delay-after-5.5.0").root) as reader:
         assert reader.delays_ms == (0, 40_000, 42_000, 44_000, 3_600_000)
+
+
+def test_delays_that_cannot_be_are_none(golden_store: Pristine, tmp_path: Path) -> None:
+    """A store time that is damaged is not taken for one: the store opens, and so does its copy."""
+    store = golden_store("delay-after-5.5.0")
+    with StoreReader(store.root) as reader:
+        delayed = {m.commit_log_offset for m in reader.messages() if m.topic == SCHEDULE_TOPIC}
+        assert reader.log.segments[0].start == 0
+    [path] = store.segments("commitlog").values()
+    with path.open("r+b") as file:
+        for offset in delayed:
+            file.seek(offset + 56)  # the store time of a record with short addresses
+            file.write((1000).to_bytes(8, "big"))
+    with StoreReader(store.root) as reader:
+        assert reader.delays_ms == parse_delay_levels(DEFAULT_DELAY_LEVELS)
+        salvage(reader, str(tmp_path / "saved"))
+    with StoreReader(tmp_path / "saved") as reader:
+        options = reader.engine_config()
+    with MessageStore(options) as opened:
+        assert opened.max_offset_in_queue(SCHEDULE_TOPIC, 0) > 0
 
 
 def test_given_options_win_over_the_files(golden_store: Pristine) -> None:

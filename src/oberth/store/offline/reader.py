@@ -18,7 +18,7 @@ from oberth.errors import FormatError, NotFoundError, RecordError, StoreError
 from oberth.formats.batch_consume_queue import UNIT_SIZE as BATCH_UNIT_SIZE
 from oberth.formats.broker_conf import Line, MessageStoreConfig
 from oberth.formats.consume_queue import ConsumeQueueUnit
-from oberth.formats.delay_level import parse_delay_levels
+from oberth.formats.delay_level import DELAY_MAX_MS, parse_delay_levels
 from oberth.formats.message import (
     SCHEDULE_TOPIC,
     STORE_TIMESTAMP_END_MAX,
@@ -535,13 +535,13 @@ class StoreReader:
             samples: list[int] = []
             for _, unit, message in self.queue_messages(key.topic, key.queue_id):
                 if message is not None and message.topic == SCHEDULE_TOPIC:
-                    samples.append(unit.tags_code - message.store_timestamp)
+                    delay = unit.tags_code - message.store_timestamp
+                    if 0 < delay <= DELAY_MAX_MS:  # else a time is damaged
+                        samples.append(delay)
                 if len(samples) == _DELAY_SAMPLES:
                     break
             if samples:
-                delay = max(set(samples), key=samples.count)
-                if delay > 0:
-                    shown[key.queue_id + 1] = delay
+                shown[key.queue_id + 1] = max(set(samples), key=samples.count)
         if all(level < len(delays) and delays[level] == shown[level] for level in shown):
             return tuple(delays)
         # Another table than Java's: it ends with the highest level that is known.
