@@ -22,8 +22,8 @@ from tests.broker.test_controlled_broker import (
 from tests.broker.test_ha_service import certificate, equal, put
 from tests.broker.test_runbook import command
 from tests.rigs.damage import copy_killed
+from tests.rigs.dispatchers import dispatcher
 from tests.rigs.small_brokers import SEGMENT, SMALL_FILES, make, until
-from tests.spark.pipelines.test_follow import dispatcher
 
 from oberth.broker.broker import Broker
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher

@@ -18,6 +18,7 @@ from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.headers.base import CommandHeader, HeaderError, field_types
+from oberth.remoting.headers.controller import CleanControllerBrokerDataRequestHeader
 from oberth.remoting.headers.pull import (
     GetMaxOffsetRequestHeader,
     PullMessageRequestHeader,
@@ -167,7 +168,7 @@ def test_numbers_that_java_refuses(text: str) -> None:
 
 
 def test_booleans_and_empty_text() -> None:
-    fields = {"topic": "T", "queueId": "1"}
+    fields = {"brokerName": "b"}
     for text, value in (
         ("true", True),
         ("TRUE", True),
@@ -175,12 +176,12 @@ def test_booleans_and_empty_text() -> None:
         ("yes", False),
         ("", False),
     ):
-        assert (
-            GetMaxOffsetRequestHeader.from_ext_fields(fields | {"committed": text}).committed
-            is value
+        header = CleanControllerBrokerDataRequestHeader.from_ext_fields(
+            fields | {"isCleanLivingBroker": text}
         )
+        assert header.is_clean_living_broker is value
     # C++ clients send optional fields empty.
-    header = PullMessageResponseHeader.from_ext_fields(
+    pulled = PullMessageResponseHeader.from_ext_fields(
         {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": "1",
@@ -189,7 +190,7 @@ def test_booleans_and_empty_text() -> None:
             "topicSysFlag": "",
         }
     )
-    assert header.topic_sys_flag is None
+    assert pulled.topic_sys_flag is None
 
 
 def test_header_errors_are_the_peers_fault() -> None:

@@ -251,12 +251,21 @@ async def pull(
 # Offsets
 
 
-async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
-    """The end of a queue: the offset that its next message gets."""
+async def max_offset(
+    instance: ClientInstance, queue: MessageQueue, *, is_shown: bool = True
+) -> int:
+    """The end of a queue.
+
+    Args:
+        instance: asks.
+        queue: which.
+        is_shown: of the messages that consumers are shown; else the offset that the next message
+            gets, where the broker tells it apart: messages before it may not be shown yet.
+    """
     response = await instance.ask(
         await instance.require_address(queue),
         RequestCode.GET_MAX_OFFSET,
-        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, committed=True),
+        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, committed=is_shown),
         timeout_s=QUEUE_TIMEOUT_S,
     )
     return response.header(GetMaxOffsetResponseHeader).offset

@@ -12,6 +12,8 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +22,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.rigs.dispatchers import dispatcher
 
 from oberth.cli.main import oberth
 from oberth.client.blocking import Admin
 from oberth.client.producer import Producer
-from oberth.errors import DataLossError, OptionError, RecordError, RemotingError
+from oberth.errors import (
+    DataLossError,
+    MQClientError,
+    OptionError,
+    RecordError,
+    RemotingError,
+)
 from oberth.spark.connection import Connection
 from oberth.spark.pipelines import backfill
 from oberth.spark.pipelines.backfill import STEPS, PublishReport, PublishSettings, publish
-from oberth.spark.pipelines.exact_send import PUBLISHED_AS
+from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import ExportSettings
@@ -143,6 +152,40 @@ def test_sends_whose_answers_are_lost(
     )
     assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
     assert report.sent == 70
+
+
+def test_what_is_appended_and_not_shown_yet_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dispatch=spark; the dispatcher comes only when a second run has asked for the end."""
+    bodies = write_table(tmp_path / "t", (20,))
+    settings = PublishSettings(str(tmp_path / "t"), "T")
+    ledger = str(tmp_path / "ledger")
+    with EmbeddedBroker({"dispatch": "spark"}) as mq, ExitStack() as later:
+        with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+            admin.create_topic("T", queue_nums=2, cluster="DefaultCluster")
+
+        def step(name: str) -> None:
+            if name == "finish":
+                raise _Killed
+
+        with pytest.raises(_Killed):
+            publish(settings, connection(mq), ledger, step=step)
+        impatient = replace(connection(mq), delivery_timeout_ms=300)
+        with pytest.raises(MQClientError, match="shows messages up to 0, its log has them up to"):
+            publish(settings, impatient, ledger)
+        end, ends = ExactSender._end, []
+
+        async def ask(self: ExactSender, queue: Any) -> int:
+            ends.append(await end(self, queue))
+            if len(ends) == 2:
+                later.enter_context(dispatcher(str(mq.store_dir)))
+            return ends[-1]
+
+        monkeypatch.setattr(ExactSender, "_end", ask)
+        report = publish(settings, connection(mq), ledger)
+        assert (report.sent, report.already) == (0, 20)
+        assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
 
 
 def test_the_version_of_the_first_run_is_sent(mq: Any, make_store: Any, tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.rigs.clusters import OberthCluster
+from tests.rigs.dispatchers import dispatcher
 
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
@@ -28,7 +28,6 @@ from oberth.client.blocking import Admin, Producer, PullConsumer
 from oberth.errors import OberthError, OptionError
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
-from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
@@ -46,32 +45,6 @@ with TailDispatcher(sys.argv[1]) as tail:
         if not tail.advance().records:
             time.sleep(0.003)
 """
-
-
-@contextmanager
-def dispatcher(root: str) -> Iterator[None]:
-    """Dispatches in a thread."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            with TailDispatcher(root) as tail:
-                while not stop.is_set():
-                    if not tail.advance().records:
-                        stop.wait(0.002)
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    assert not failures
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:

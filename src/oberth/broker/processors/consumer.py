@@ -190,11 +190,17 @@ class ConsumerManageProcessor:
         ) or self._store.queue(topic, queue_id) is not None
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """30: the offset of the next message."""
+        """30: the offset of the next message.
+
+        One that is appended and not dispatched yet counts for who asks for it by name: others,
+        those of 4.x among them, do not send the field. RocketMQ: getMaxOffsetInQueue.
+        """
         del channel
         self._dispatch_now()
         header = request.header(GetMaxOffsetRequestHeader)
         offset = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        if header.committed is False:
+            offset = max(offset, self._store.commit_log.queue_offset(header.topic, header.queue_id))
         return create_response(
             request, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset)
         )

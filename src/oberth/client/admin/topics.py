@@ -283,9 +283,9 @@ class TopicAdmin(AdminBase):
         """Commit for a group."""
         await update_consumer_offset(self._client(), group, queue, offset)
 
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The end of a queue."""
-        return await max_offset(self._client(), queue)
+    async def max_offset(self, queue: MessageQueue, *, is_shown: bool = True) -> int:
+        """The end of a queue; not ``is_shown``: with messages that consumers do not see yet."""
+        return await max_offset(self._client(), queue, is_shown=is_shown)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The first offset of a queue that can be read."""

@@ -55,11 +55,11 @@ class SearchOffsetResponseHeader(CommandHeader, kw_only=True):
 
 
 class GetMaxOffsetRequestHeader(CommandHeader, kw_only=True):
-    """30."""
+    """30; not ``committed``: also messages that the log has and consumers are not shown yet."""
 
     topic: str
     queue_id: Int32
-    committed: bool = False
+    committed: bool | None = None
 
 
 class GetMaxOffsetResponseHeader(CommandHeader, kw_only=True):

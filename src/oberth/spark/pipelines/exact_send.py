@@ -105,14 +105,17 @@ class ExactSender:
             return []
 
     async def ends(self, queues: Sequence[MessageQueue]) -> list[int]:
-        """The next offset of each queue; a broker that is away is waited for."""
+        """The next offset of each queue; a broker that is away is waited for.
+
+        Of messages that the log has: with ``dispatch=spark`` they are shown later, or much later.
+        """
         return list(await asyncio.gather(*(self._end(queue) for queue in queues)))
 
     async def _end(self, queue: MessageQueue) -> int:
         patience = self._patience()
         while True:
             try:
-                return await self.admin.max_offset(queue)
+                return await self.admin.max_offset(queue, is_shown=False)
             except (RemotingError, MQClientError, MQBrokerError) as error:
                 if not _is_away(error) or not await patience.wait():
                     raise
@@ -188,8 +191,13 @@ class ExactSender:
             at = max(pulled.next_begin_offset, at + len(pulled.messages), at)
             if not pulled.messages and pulled.next_begin_offset <= at:
                 # Nothing more is shown yet; what it takes is asked for again.
-                if pulled.max_offset >= end and not await patience.wait():
-                    break
+                if not await patience.wait():
+                    if pulled.max_offset >= end:
+                        break
+                    raise MQClientError(
+                        f"{queue}: shows messages up to {pulled.max_offset}, its log has them up "
+                        f"to {end}: whether what is to be sent is among those is not known"
+                    )
                 end = await self._end(queue)
         return found
 
