@@ -147,6 +147,8 @@ def project(ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / ".ci").mkdir()
     plugin = (CI / "oberth_ci_results.py").read_text()
     (tmp_path / ".ci" / "oberth_ci_results.py").write_text(plugin)
+    # These tests need none of the installed plugins, and dozens of sessions would import them.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(ci, "ROOT", tmp_path)
     for name, floor in {
         "TESTS_MIN": 3,
