@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 
 from oberth.errors import OptionError
 from oberth.spark.pipelines.json_types import (
@@ -56,6 +57,11 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(
+    max_examples=examples(
+        "tests/spark/pipelines/test_json_types.py::test_what_was_inferred_from_bodies_fits_them"
+    )
+)
 @given(st.lists(st.dictionaries(st.text(min_size=1, max_size=3), JSON, min_size=1), min_size=1))
 def test_what_was_inferred_from_bodies_fits_them(values: list[dict[str, Any]]) -> None:
     field = pa.field("body", infer_struct([json.dumps(value).encode() for value in values]))

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.rigs.campaigns import examples
 from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
@@ -155,7 +156,11 @@ def test_index_files_are_compared_by_tasks_of_their_own(many_index_files: Path) 
     check(many_index_files, SHAPE, 20_000)
 
 
-@settings(max_examples=30)
+@settings(
+    max_examples=examples(
+        "tests/spark/pipelines/test_verify.py::test_damage_in_one_of_many_index_files"
+    )
+)
 @example(damage=[(36, b"\x05")], gone=[], lost=[], range_size=30_000)
 @example(damage=[], gone=[3], lost=[], range_size=30_000)
 @example(damage=[], gone=[0], lost=[0], range_size=30_000)
