@@ -33,11 +33,16 @@ run: $(STAMP)
 # A test that hangs ends alone, not the run with it; what it may take includes what it builds first.
 LIMIT := --timeout 480 --timeout-method signal
 
+# Half of what the start of a JVM costs is to find and check classes: that is done once.
+CLASSES := build/spark-classes.jsa
+WITH_CLASSES := SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$(abspath $(CLASSES)) -Xlog:cds=off -Xlog:cds+dynamic=off"
+
 # Spark's tests share one session, in a process beside those of all cores: tests wait for disks and for
 # each other. What it printed is shown when the others are done; all findings of a run are wanted.
 PYTEST := $(BIN)/python -m pytest -q $(LIMIT)
 tests = status=0; mkdir -p build; \
-	$(PYTEST) -m "$(1) and spark" $(ARGS) > build/spark-tests 2>&1 & spark=$$!; \
+	test $(CLASSES) -nt $(STAMP) || $(BIN)/python -m tests.rigs.spark_classes $(CLASSES); \
+	$(WITH_CLASSES) $(PYTEST) -m "$(1) and spark" $(ARGS) > build/spark-tests 2>&1 & spark=$$!; \
 	trap 'kill $$spark; exit 130' INT TERM; \
 	$(PYTEST) -n auto -m "$(1) and not spark" $(ARGS) || status=$$?; \
 	wait $$spark || status=$$?; \
