@@ -253,6 +253,24 @@ def test_files_behind_one_that_is_cut_off_are_compared(
     check(long_queue, None, 1000)
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_topic_that_has_a_queue_was_not_deleted(golden_store: Golden, is_known: bool) -> None:
+    """Another queue of it that is gone is damage, whether the table has the topic or not."""
+    store = golden_store("timer-after-5.5.0")
+    queue = store.root / "consumequeue" / "TimerTopic" / "0"
+    shutil.rmtree(queue)
+    queue.write_bytes(b"mine")
+    table = store.root / "config" / "topics.json"
+    assert b'"TimerTopic"' in table.read_bytes()
+    if not is_known:
+        table.write_bytes(table.read_bytes().replace(b'"TimerTopic"', b'"OtherTopic"'))
+    check(store.root, entries_of(store), 1000)
+    found = verify(InProcess(), str(store.root), entries=entries_of(store))
+    assert [(each.kind, each.file) for each in found.damage] == [
+        (FindingKind.QUEUE_MISSING, "consumequeue/TimerTopic/0")
+    ]
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_segment_of_no_bytes_among_others_is_lost_whoever_looks(
     long_queue: Path, number: int

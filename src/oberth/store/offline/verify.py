@@ -108,6 +108,9 @@ class VerifyRun:
         self.queues: dict[QueueKey, QueueCheck] = {}
         self.end = LogEnd(0, "", None)
         self.topics = _topic_table(self.layout.root)
+        self.topics_with_queues = {
+            key.topic for key in (*self.layout.queues, *self.layout.batch_queues)
+        }
         self.newest_store_time: int | None = None
         self.has_fillers = False
         # Another process may have opened or closed the store while we listed its files.
@@ -382,7 +385,12 @@ class VerifyRun:
                 )
             )
             return QueueCheck(self, key)
-        deleted = self.topics is not None and key.topic not in self.topics.topic_config_table
+        deleted = (
+            self.topics is not None
+            and key.topic not in self.topics.topic_config_table
+            # Of a topic that was deleted no queue is left, see `oberth.store.deleted_topics`.
+            and key.topic not in self.topics_with_queues
+        )
         self.found(
             Finding(
                 FindingKind.QUEUE_MISSING,
