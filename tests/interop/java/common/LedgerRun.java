@@ -53,6 +53,11 @@ public final class LedgerRun {
         final Sink other = new Sink();
         private int next;
 
+        void failed(Throwable e) {
+            failures.incrementAndGet();
+            System.err.println(System.currentTimeMillis() + " " + kind + ": " + e + ", cause: " + e.getCause());
+        }
+
         Ledger(String kind, String topic) {
             this.kind = kind;
             this.topic = topic;
@@ -84,7 +89,7 @@ public final class LedgerRun {
                     step.run();
                     Thread.sleep(pauseMs);
                 } catch (Exception e) {
-                    ledger.failures.incrementAndGet();
+                    ledger.failed(e);
                     try {
                         Thread.sleep(50);
                     } catch (InterruptedException stop) {
@@ -104,6 +109,8 @@ public final class LedgerRun {
             o.put(pair[0], pair[1]);
         }
         int pauseMs = Integer.parseInt(o.getOrDefault("pause", "5"));
+        // Without, each failure is one send that failed; see test_kill.py.
+        int retries = Integer.parseInt(o.getOrDefault("retries", "0"));
         int arrivalS = Integer.parseInt(o.getOrDefault("arrival", "75"));
         List<String> kinds = List.of(o.getOrDefault("only", "sync,async,batch,order,delay,transaction").split(","));
         Case c = new Case(o.get("namesrv"), "Ledger" + Long.toString(System.currentTimeMillis() % 100_000_000L, 36));
@@ -115,8 +122,8 @@ public final class LedgerRun {
             ledgers.add(ledger);
             consume(c, ledger);
             DefaultMQProducer p = kind.equals("transaction") ? transactional(c) : new DefaultMQProducer(c.name("P" + kind));
-            p.setRetryTimesWhenSendFailed(0);
-            p.setRetryTimesWhenSendAsyncFailed(0);
+            p.setRetryTimesWhenSendFailed(retries);
+            p.setRetryTimesWhenSendAsyncFailed(retries);
             c.configured(p);
             p.setSendMsgTimeout(3000);
             p.setSendLatencyFaultEnable(c.masters().size() > 1);
@@ -154,7 +161,7 @@ public final class LedgerRun {
 
                             @Override
                             public void onException(Throwable e) {
-                                ledger.failures.incrementAndGet();
+                                ledger.failed(e);
                                 inFlight.release();
                             }
                         });
