@@ -633,6 +633,22 @@ def test_a_directory_in_a_files_place_is_refused_and_named(tmp_path: Path, name:
         assert store.max_offset_in_queue("T", 0) == 1
 
 
+@pytest.mark.parametrize("name", ["lock", "checkpoint", "oberth.state"])
+def test_a_link_to_itself_in_a_files_place_is_refused_and_named(tmp_path: Path, name: str) -> None:
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 16
+    )
+    with MessageStore(config) as store:
+        assert store.put_message(MessageExtBrokerInner("T", b"x")).ok
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to(name)
+    with StoreReader(tmp_path) as reader:
+        [finding] = verify(reader).damage
+    assert (finding.file, finding.found) == (name, "a link that leads to itself")
+    with pytest.raises(StoreError, match=f"{name}: found a link that leads to itself, allowed is"):
+        MessageStore(config).load()
+
+
 def test_the_store_of_a_dledger_broker_is_refused_and_left_alone(tmp_path: Path) -> None:
     """Its messages are in dledger-n0; without a CommitLog its queues would look like left-overs."""
     config = MessageStoreConfig(store_path_root_dir=str(tmp_path))

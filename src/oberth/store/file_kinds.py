@@ -6,6 +6,7 @@ and a rebuild refuse it before they touch anything; who only reads a store names
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -67,6 +68,16 @@ def odd_ones(files: FileSystem, root: str, logs: Iterable[str] = ()) -> Iterator
     for path in (f"{root}/{name}" for name in FILES):
         if files.is_dir(path):
             yield OddOne(path, "a directory", "a file")
+        elif files.exists(path) and _leads_in_a_circle(files, path):
+            yield OddOne(path, "a link that leads to itself", "a file")
+
+
+def _leads_in_a_circle(files: FileSystem, path: str) -> bool:
+    try:
+        files.size(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def refuse_odd_ones(files: FileSystem, root: str, logs: Iterable[str] = ()) -> None:

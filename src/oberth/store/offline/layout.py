@@ -11,6 +11,7 @@ A directory is listed once; `discover` again to see new files.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import stat
@@ -557,7 +558,10 @@ class _Discovery:
         except (FileNotFoundError, IsADirectoryError):
             return None
         except OSError as error:
-            self._found(FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a file")
+            if error.errno != errno.ELOOP:  # else `_odd_ones` names it
+                self._found(
+                    FindingKind.FILE_UNREADABLE, path, error.strerror or str(error), "a file"
+                )
         except FormatError as error:
             self._found(FindingKind.CHECKPOINT, path, str(error), "4096 bytes")
         return None
