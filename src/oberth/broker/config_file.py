@@ -5,7 +5,7 @@
     NAME.tmp   a write that a crash cut off; ignored
 
 What is always true: at any instant at least one of NAME and NAME.bak is complete, so a crash loses
-at most the last write; and once one of them was brought to the disk, one that is on it stays. With
+at most the last write; and one of them is on the disk, from the first version on. With
 ``sync`` the file's bytes are on the disk before it takes its name, and the name is before
 `ConfigFile.write` returns: no loss of power takes it back. A write that was made ready before
 another one never replaces it, however late its thread comes.
@@ -147,7 +147,7 @@ class ConfigFile:
 
         Args:
             data: the whole file.
-            sync: whether to wait for the disk.
+            sync: whether to wait for the disk. A first version is always waited for.
             turn: of bytes that were made earlier, on another thread: nothing is written if what was
                 made after them has been written meanwhile.
 
@@ -162,6 +162,8 @@ class ConfigFile:
         with self._lock:
             if turn < self._written:
                 return
+            # A first version has no predecessor that a loss of power would leave.
+            sync = sync or not (files.exists(path) or files.exists(str(self.back_up)))
             mode = self._mode()
             try:
                 file = files.open(new, create=True, mode=mode)
