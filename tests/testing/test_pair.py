@@ -29,6 +29,15 @@ def test_what_was_acknowledged_survives_power_cuts(kind: str, seeds: tuple[int, 
     pytest.fail("no seed damaged a slave")
 
 
+def test_of_an_asynchronous_master_goes_what_its_slave_lacks_and_no_more() -> None:
+    for seed in (5, 6, 20):
+        done = run(*MODULE, "--seed", str(seed), "--seconds", "60")
+        assert done.returncode == 0, done.stdout + done.stderr
+        if re.search("not replicated [1-9]", done.stdout):
+            return
+    pytest.fail("no seed lost a message")
+
+
 def test_the_history_of_a_pair_is_judged() -> None:
     """In a run in which the master loses power, and sends go over to its slave."""
     done = run(*MODULE, "--seed", "3", "--seconds", "15", "--json")

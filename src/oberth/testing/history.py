@@ -13,6 +13,7 @@ that overlap nobody knows which was first. A history of many clients is one list
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -100,6 +101,19 @@ class History:
     def fetched(self, group: str, queue: str, offset: int, begun: int) -> None:
         """A question for a committed offset ends now."""
         self.fetches.append(Commit(group, queue, offset, begun, self.begin()))
+
+    def take_back(self, bodies: Collection[str]) -> None:
+        """Makes acknowledged sends ones that nobody knows of: their only copy went with its broker.
+
+        What was read of them does not count either.
+        """
+        self.sends = [
+            Send(each.body, each.begun, each.ended, Outcome.UNKNOWN)
+            if each.body in bodies
+            else each
+            for each in self.sends
+        ]
+        self.pulls = [each for each in self.pulls if each.body not in bodies]
 
     def faults(self, *, is_final: bool = True, keeps_offsets: bool = True) -> list[str]:
         """What the promise does not explain, in words.
