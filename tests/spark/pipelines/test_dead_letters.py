@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
+from oberth.errors import StoreLockedError
 from oberth.formats.sys_flag import COMPRESSED
+from oberth.spark.pipelines import dead_letters as pipeline
 from oberth.spark.pipelines.dead_letters import dead_letters, redrive
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
@@ -62,6 +64,37 @@ def test_dead_letters_are_redriven_once(
     assert {each["status"] for each in run(*chosen)} == {"already"}
     with StoreReader(into) as reader:
         assert len(list(reader.messages())) == count == len(wanted)
+
+
+@pytest.mark.spark
+def test_two_redrives_at_once_write_each_letter_once(
+    spark: SparkSession,
+    growing_store: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one comes when the first has looked at what is there, and has written nothing."""
+    letters_of(growing_store, random.Random(1), 5)
+    root, into = str(growing_store.root), str(tmp_path / "again")
+    look = pipeline._present
+    refused: list[str] = []
+
+    def look_and_be_overtaken(*given: Any) -> Any:
+        found = look(*given)
+        with pytest.raises(StoreLockedError) as caught:
+            redrive(spark, root, into)
+        refused.append(str(caught.value))
+        return found
+
+    monkeypatch.setattr(pipeline, "_present", look_and_be_overtaken)
+    first = redrive(spark, root, into)
+    assert refused == [f"{into}: another redrive is writing here"]
+    monkeypatch.undo()
+    again = redrive(spark, root, into)
+    assert {each.status for each in again} == {"already"}
+    with StoreReader(into) as reader:
+        assert len(list(reader.messages())) == sum(each.status == "redriven" for each in first)
+    assert sorted(each.name for each in tmp_path.iterdir() if "oberth-load" in each.name) == []
 
 
 @pytest.mark.spark

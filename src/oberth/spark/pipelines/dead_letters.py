@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from oberth.client.dead_letters import DROPPED, REDRIVEN_FROM, Receipt
-from oberth.errors import OptionError
+from oberth.errors import OptionError, StoreLockedError
 from oberth.formats.message_id import offset_message_id
 from oberth.formats.names import DLQ_PREFIX
 from oberth.store.offline.layout import local_directory
@@ -100,7 +102,7 @@ def redrive(
 
     Raises:
         OptionError: an option that is unknown or has a wrong value.
-        StoreLockedError: a process has ``into`` open.
+        StoreLockedError: a process has ``into`` open, or another redrive writes there.
     """
     into = local_directory(into, "into")
     chosen = (
@@ -117,8 +119,35 @@ def redrive(
     }
     sent = [row for row in rows if not _kept_because(row)]
     if sent:
-        _write(session, sent, into, dict(write_options or {}), receipts)
+        with _alone(into):
+            _write(session, sent, into, dict(write_options or {}), receipts)
     return list(receipts.values())
+
+
+@contextmanager
+def _alone(into: str) -> Iterator[None]:
+    """Keeps other redrives away from a store, from the look at what it has to the commit.
+
+    Raises:
+        StoreLockedError: one writes there already.
+    """
+    import fcntl
+
+    from oberth.spark.load_plan import work_directory
+
+    path = work_directory(into, "redrive") + ".lock"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(f"{into}: another redrive is writing here") from None
+        if not os.fstat(file.fileno()).st_nlink:  # its holder removed it meanwhile
+            raise StoreLockedError(f"{into}: another redrive was writing here")
+        try:
+            yield
+        finally:
+            os.remove(path)
 
 
 def redrive_live(
