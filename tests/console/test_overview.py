@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from typing import Any
 
+import jinja2
 import pytest
 from tests.console.conftest import Browser, a_console
 
@@ -14,6 +17,7 @@ from oberth.client.producer import Producer
 from oberth.console import cluster as cluster_module
 from oberth.console.attention import attention
 from oberth.console.cluster import BrokerKey, Part, State
+from oberth.console.console import _environment
 from oberth.console.history import History
 from oberth.console.pages.topics import PAGE_SIZE
 from oberth.console.plots import Line, plot
@@ -291,3 +295,22 @@ async def test_a_large_clusters_lists_are_not_asked_for_in_every_look(
     assert await look(5) == 1
     assert await look(5) == 0
     assert await look(cluster_module.LISTS_PAUSE_S) == 1
+
+
+async def test_templates_are_compiled_beside_the_loop(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One page with all that it includes is up to 0.1 s, which senders would wait for."""
+    _environment.cache_clear()
+    threads: list[int] = []
+    compile_one = jinja2.Environment.compile
+
+    def noted(*given: Any, **more: Any) -> Any:
+        threads.append(threading.get_ident())
+        return compile_one(*given, **more)
+
+    monkeypatch.setattr(jinja2.Environment, "compile", noted)
+    async with a_console(broker) as browser:
+        await asyncio.gather(*(browser.get(path) for path in ("/", "/topics", "/groups")))
+    assert len(threads) == len(_environment().list_templates())
+    assert threading.get_ident() not in threads

@@ -7,6 +7,7 @@ which escape it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -92,6 +93,8 @@ class Console:
             Prometheus(config.prometheus, config.prometheus_token) if config.prometheus else None
         )
         self._templates = _environment()
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -104,6 +107,17 @@ class Console:
         for admin in self.sessions.admins():
             await admin.shutdown()
         await self._stack.aclose()
+
+    async def prepare(self) -> None:
+        """Compile the templates, beside the loop: 0.3 s for the first console of a process.
+
+        One page with what it includes is up to 0.1 s, which nobody else should wait for.
+        """
+        if self._is_prepared:
+            return
+        async with self._preparing:
+            await asyncio.to_thread(_compile_all, self._templates)
+            self._is_prepared = True
 
     def now_ms(self) -> int:
         """The time."""
@@ -193,11 +207,18 @@ class Write:
     apply: Callable[[Asker, Form, Plan], Awaitable[Outcome]]
 
 
+def _compile_all(templates: jinja2.Environment) -> None:
+    for name in templates.list_templates():
+        templates.get_template(name)
+
+
+@functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
