@@ -44,5 +44,5 @@ def test_worked_examples_are_frames() -> None:
     stream = bytes.fromhex("".join(dumps))
     request, binary, response = RemotingConnection().receive_data(stream)
     assert request.code == binary.code == RequestCode.GET_MAX_OFFSET
-    assert request.fields == binary.fields == {"topic": "T", "queueId": "1", "committed": "false"}
+    assert request.fields == binary.fields == {"topic": "T", "queueId": "1"}
     assert (response.opaque, response.fields) == (request.opaque, {"offset": "42"})
