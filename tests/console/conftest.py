@@ -89,6 +89,7 @@ async def a_console(
     async with Console(config) as console:
         console.admin._timeout_s = PATIENCE_MS / 1000
         browser = Browser(console)
+        await console.prepare()  # a first request would leave its turn to looks at the cluster
         if has_looked:
             await console.cluster.look()
         async with browser.http:
