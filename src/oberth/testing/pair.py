@@ -233,7 +233,7 @@ class Pair:
         end = self._end_of(self.slave)
         lost = {n: body for n, body in self.acknowledged.items() if n >= end}
         self.luck["not replicated"] += len(lost)
-        self.history.take_back(lost.values())
+        self.history.take_back(set(lost.values()))
         for offset in lost:
             del self.acknowledged[offset]
 

@@ -34,7 +34,7 @@ from oberth.formats.consume_queue import round_file_size
 from oberth.formats.marker_files import decode_abort
 from oberth.formats.message import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from oberth.formats.names import LMQ_PREFIX
-from oberth.store.file_kinds import odd_ones
+from oberth.store.file_kinds import DIRECTORIES, odd_ones
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.findings import Finding, FindingKind, Severity
 from oberth.store.offline.lock_state import is_locked
@@ -594,19 +594,7 @@ _INDEX_FILES_ASKED: Final = 3
 _ONLY_IN_5: Final = frozenset(
     ("abort.bak", "compaction", "rocksdbstore", "timerwheel", "timerlog", "batchconsumequeue")
 )
-_OTHER_DIRECTORIES: Final = frozenset(
-    (
-        paths.CONSUME_QUEUE,
-        paths.CONSUME_QUEUE_EXT,
-        paths.BATCH_CONSUME_QUEUE,
-        paths.INDEX,
-        paths.CONFIG,
-        paths.TIMER_LOG,
-        "compaction",
-        "rocksdbstore",
-        "transaction",
-    )
-)
+_OTHER_DIRECTORIES: Final = frozenset((*DIRECTORIES, "rocksdbstore", "transaction"))
 
 
 def common_size(groups: Iterable[Sequence[Segment]]) -> int:
