@@ -10,6 +10,7 @@ order. Some kills hit a broker that is just starting. A failure names its seed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -26,6 +27,7 @@ from tests.rigs.clusters import cluster_for
 from tests.rigs.interop import client_classes
 from tests.rigs.loop_disk import LoopDisk
 
+from oberth.client.admin import Admin
 from oberth.errors import PeerUnavailableError
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.slow]
@@ -109,15 +111,18 @@ def test_acknowledged_survives_kills(
 
 @pytest.mark.parametrize("client", ["5.5.0", "go"])
 def test_acknowledged_survives_losses_of_power(tmp_path: Path, client: str) -> None:
-    """With SYNC_FLUSH: nothing that was acknowledged is missing from its consumer."""
+    """With SYNC_FLUSH: nothing that was acknowledged is missing from its consumer.
+
+    A topic, a group and a setting that were made before a cut are there after it, too.
+    """
     seed = random.SystemRandom().randrange(2**32)
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
         try:
             disk = stack.enter_context(LoopDisk(tmp_path / "power"))
-            conf = {"flushDiskType": "SYNC_FLUSH", "storePathRootDir": str(disk.path / "store")}
-            conf["mappedFileSizeCommitLog"] = str(16 << 20)
-            cluster = cluster_for("oberth", tmp_path, conf)
+            conf = {"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": str(16 << 20)}
+            cluster = cluster_for("oberth", disk.path, conf)
+            os.sync()  # the files that a person wrote before the first start
             command, kind_count = ledger_command(client, cluster.namesrv_addr, tmp_path)
         except PeerUnavailableError as why:
             pytest.skip(str(why))
@@ -129,17 +134,39 @@ def test_acknowledged_survives_losses_of_power(tmp_path: Path, client: str) -> N
             node.kill()
             disk.restore()
 
+        rounds = iter(range(1, ROUNDS + 1))
+
         def round_of_cuts() -> None:
+            number = next(rounds)
+            asyncio.run(change_tables(cluster.namesrv_addr, node.address, number))
             lose_power()
             if rng.random() < 0.5:
                 node.launch()
                 time.sleep(rng.uniform(0.1, 2))
                 lose_power()
             node.start()
+            asyncio.run(check_tables(cluster.namesrv_addr, node.address, number))
 
         stack.enter_context(cluster)
         output = ledger_output(command, tmp_path, rng, round_of_cuts)
     judge(output, kind_count, f"power_oberth_SYNC_FLUSH_{client}", seed)
+
+
+async def change_tables(namesrv_addr: str, address: str, number: int) -> None:
+    """A topic, a group and a setting of a number."""
+    async with Admin(namesrv_addr=namesrv_addr) as admin:
+        await admin.create_topic(f"Cut{number}", queue_nums=number)
+        await admin.create_group(f"cut{number}")
+        await admin.update_broker_config(address, {"fileReservedTime": str(100 + number)})
+
+
+async def check_tables(namesrv_addr: str, address: str, number: int) -> None:
+    """They are there, and so are those before."""
+    async with Admin(namesrv_addr=namesrv_addr) as admin:
+        for each in range(1, number + 1):
+            assert (await admin.topic_config(address, f"Cut{each}")).read_queue_nums == each
+            assert (await admin.group_config(address, f"cut{each}")).group_name == f"cut{each}"
+        assert (await admin.broker_config(address))["fileReservedTime"] == str(100 + number)
 
 
 def test_brokers_that_restart_one_by_one_fail_no_send(tmp_path: Path) -> None:
