@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from oberth.client.messages import decode_messages
+from oberth.errors import StoreFullError
 from oberth.formats.batch_body import BatchItem, decode_batch, encode_batch
 from oberth.formats.message import MessageExt, decode_host, decode_record
 from oberth.formats.message_id import decode_offset_message_id
-from oberth.remoting.command import RemotingCommand, encode_frame_bytes
+from oberth.remoting.command import RemotingCommand, decode_json_header, encode_frame_bytes
+from oberth.store.messages import PutMessageResult, PutMessageStatus
 
 
 async def test_a_message_is_stored_and_answered(live: Any) -> None:
@@ -350,6 +352,53 @@ async def test_send_back_refusals(make_live: Any) -> None:
     found = live.broker.parts.groups.find("G")
     found.retry_queue_nums = 0
     assert (await send_back(live, 123)).code == 0
+
+
+@pytest.mark.parametrize("trouble", ["unknown", "no permission", "full", "not stored"])
+async def test_consumers_in_go_try_again_what_was_not_taken_back(
+    live: Any, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """They take any answer for a success, so they get none; others are told why."""
+    await live.peer.send("T", b"again")
+    (message,) = await live.peer.read("T")
+    store = live.broker.parts.store
+    if trouble == "no permission":
+        live.broker.parts.config.broker_permission = 4
+    elif trouble == "full":
+
+        def fails(_: object) -> None:
+            raise StoreFullError("no room")
+
+        monkeypatch.setattr(store, "append_messages", fails)
+    elif trouble == "not stored":
+        refused = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        monkeypatch.setattr(store, "append_messages", lambda _: [refused])
+    offset = message.commit_log_offset + (1 if trouble == "unknown" else 0)
+    fields = {"offset": str(offset), "group": "G", "delayLevel": "1"}
+    reader, writer = await asyncio.open_connection(*live.broker.address)
+
+    def frame(language: str, opaque: int) -> bytes:
+        return encode_frame_bytes(
+            RemotingCommand(code=36, language=language, opaque=opaque, ext_fields=fields)
+        )
+
+    writer.write(frame("GO", 0) + frame("JAVA", 1))
+    answer = await next_answer(reader)
+    assert (answer.opaque, answer.code) == (1, 16 if trouble == "no permission" else 1)
+    monkeypatch.undo()
+    live.broker.parts.config.broker_permission = 6
+    if trouble != "unknown":
+        writer.write(frame("GO", 2))
+        answer = await next_answer(reader)
+        assert (answer.opaque, answer.code) == (2, 0)
+    writer.close()
+
+
+async def next_answer(reader: asyncio.StreamReader) -> RemotingCommand:
+    """The next frame's header, in JSON, without its body."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    frame = await reader.readexactly(size)
+    return decode_json_header(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
 
 
 async def test_a_clients_own_retry_above_its_limit_is_a_dead_letter(live: Any) -> None:

@@ -5,6 +5,7 @@ RocketMQ: SendMessageProcessor.consumerSendMsgBack.
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +13,11 @@ from oberth.broker import remarks
 from oberth.broker.send_topics import DLQ_QUEUE_NUMS, ClientAddresses, internal_topic
 from oberth.broker.stats import DLQ_PUT_NUMS, SNDBCK_PUT_NUMS
 from oberth.broker.topic_configs import FLAG_UNIT_SUB
+from oberth.errors import OberthError
 from oberth.formats import names
 from oberth.formats import properties as p
-from oberth.remoting.code import MQVersion, ResponseCode
+from oberth.remoting.aio.stage import error_response
+from oberth.remoting.code import LanguageCode, MQVersion, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 from oberth.remoting.refusal import Refusal
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from oberth.formats.subscription_group import SubscriptionGroupConfig
     from oberth.remoting.aio.channel import Channel
     from oberth.store.message_store import MessageStore
+
+_LOG: Final = logging.getLogger(__name__)
 
 FIRST_RETRY_DELAY_LEVEL: Final = 3
 
@@ -68,11 +73,12 @@ class SendBackProcessor:
         header = request.header(ConsumerSendMsgBackRequestHeader)
         try:
             message, origin_topic = self._make_back(channel, request, header)
-        except Refusal as refusal:
-            return refusal.answer(request)
-        if message is None:
-            return create_response(request, ResponseCode.SUCCESS)
-        (result,) = self._store.append_messages([message])
+            if message is None:
+                return create_response(request, ResponseCode.SUCCESS)
+            (result,) = self._store.append_messages([message])
+        except (Refusal, OberthError, OSError) as error:
+            _refuse(channel, request, error_response(request, error))
+            return None
         self._dispatching.soon()
 
         def answer(status: PutMessageStatus) -> None:
@@ -80,9 +86,8 @@ class SendBackProcessor:
                 self._stats.item(SNDBCK_PUT_NUMS, f"{origin_topic}@{header.group}").add(1)
                 channel.reply(request, create_response(request, ResponseCode.SUCCESS))
             else:
-                channel.reply(
-                    request, create_response(request, ResponseCode.SYSTEM_ERROR, status.name)
-                )
+                response = create_response(request, ResponseCode.SYSTEM_ERROR, status.name)
+                _refuse(channel, request, response)
 
         if self._dispatching.waits_for_disk and self._store.needs_wait(message, result):
             self._dispatching.when_durable(result.end_offset, answer)
@@ -157,6 +162,24 @@ class SendBackProcessor:
                 f"the broker[{self._own.ip}] sending message is forbidden",
             )
         return group_config
+
+
+def _refuse(channel: Channel, request: RemotingCommand, response: RemotingCommand) -> None:
+    """Say that a message was not taken back; a consumer in Go gets no answer.
+
+    Go's client (2.1.2) does not look at the code of this answer: it would take the message for
+    stored and pass it, and nobody would see it again. Without an answer it tries again itself,
+    once 3 s have passed.
+    """
+    if request.language == LanguageCode.GO.name:
+        _LOG.warning(
+            "%s: a message that a consumer sent back was not stored, and is not answered, so that "
+            "the consumer tries again: %s",
+            channel,
+            response.remark,
+        )
+    else:
+        channel.reply(request, response)
 
 
 def _properties_of(record: MessageExt) -> dict[str, str]:
