@@ -129,7 +129,8 @@ def test_acknowledged_survives_losses_of_power(tmp_path: Path, client: str) -> N
         (node,) = cluster.brokers
 
         def lose_power() -> None:
-            disk.cut()
+            with node.frozen():
+                disk.cut()
             time.sleep(rng.choice([0.0, rng.uniform(0, 1)]))  # it goes on without a disk
             node.kill()
             disk.restore()

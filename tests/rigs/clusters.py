@@ -265,6 +265,20 @@ class Node:
             self._process = None
         return time.monotonic() - began
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Meanwhile the process stands still, and none of its system calls is at work."""
+        self._signal_and_wait(signal.SIGSTOP, os.WSTOPPED)
+        try:
+            yield
+        finally:
+            self._signal_and_wait(signal.SIGCONT, os.WCONTINUED)
+
+    def _signal_and_wait(self, number: signal.Signals, change: int) -> None:
+        os.kill(self.pid, number)
+        # Or it has ended by itself, which is left to be read.
+        os.waitid(os.P_PID, self.pid, change | os.WEXITED | os.WNOWAIT)
+
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
         if self._process is not None:
