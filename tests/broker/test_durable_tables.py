@@ -98,6 +98,27 @@ async def test_a_power_cut_at_any_event_leaves_what_was_acknowledged(tmp_path: P
         shutil.rmtree(image)
 
 
+async def test_what_a_consumer_sent_back_is_on_the_disk_when_it_is_answered(tmp_path: Path) -> None:
+    """Its consumer goes on behind the message, and would not ask for it again."""
+    async with Images(tmp_path) as images:
+        assert (await images.peer.send("T", b"x")).code == 0
+        (first,) = await images.peer.read("T")
+        fields = {"offset": str(first.commit_log_offset), "group": "G"}
+        assert (await images.peer.call(36, {**fields, "delayLevel": "18"})).code == 0
+        delayed = images.take()
+        assert (await images.peer.call(36, {**fields, "delayLevel": "-1"})).code == 0
+        dead = images.take()
+
+    async def look(_: Broker, peer: Peer) -> None:
+        (found,) = await peer.read("SCHEDULE_TOPIC_XXXX", 17)
+        assert (found.properties["REAL_TOPIC"], found.body) == ("%RETRY%G", b"x")
+        if image in dead:
+            assert [m.body for m in await peer.read("%DLQ%G")] == [b"x"]
+
+    for image in delayed + dead:
+        await images.on(image, look)
+
+
 async def test_topics_groups_and_attributes_made_on_purpose(tmp_path: Path) -> None:
     async with Images(tmp_path) as images:
         made = {**TOPIC, "topic": "B", "attributes": "+queue.type=BatchCQ"}

@@ -301,12 +301,53 @@ async def test_too_few_replicas_refuse_a_put_before_the_log(
             assert (await send(master)).code == 0
 
 
+async def test_what_a_consumer_sends_back_waits_for_replicas(
+    tmp_path: Path, name_server: str
+) -> None:
+    """Once it is stored, too few of them are no error: clients would send another copy."""
+    options = {
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "slaveTimeout": "200",
+        "flushDiskType": "SYNC_FLUSH",
+    }
+    back = {"offset": "0", "group": "G", "delayLevel": "1"}
+    async with make(tmp_path / "a", name_server, **options) as master:
+        store = master.parts.store
+        put(master, 1)
+        await until(lambda: store.find_shown_message(0) is not None)
+        assert (await call(master, 36, back)).code == 0
+        async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
+            await until(lambda: equal(master, slave))
+            await until(lambda: len(master.services.ha.replicas) == 1)
+            master.parts.store_config.slave_timeout_ms = 10_000
+            assert (await call(master, 36, back)).code == 0
+            assert slave.parts.store.max_phy_offset == store.max_phy_offset
+        await until(lambda: not master.services.ha.replicas.acked)
+        master.parts.store_config.slave_timeout_ms = 200
+        store.flush_service.is_broken = True  # as a sync leaves it that fails
+        answer = await call(master, 36, back)
+        assert (answer.code, answer.remark) == (1, "FLUSH_SLAVE_TIMEOUT")
+    options["minInSyncReplicas"] = "2"
+    async with make(tmp_path / "a", name_server, **options) as master:
+        end = master.parts.store.max_phy_offset
+        answer = await call(master, 36, back)
+        assert (answer.code, answer.remark) == (1, "IN_SYNC_REPLICAS_NOT_ENOUGH")
+        assert master.parts.store.max_phy_offset == end
+
+
 async def send(master: Broker) -> RemotingCommand:
     fields = {"a": "PG", "b": "TBW102-made", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
     fields |= {"g": "1700000000000", "h": "0", "j": "0", "k": "false", "m": "false"}
+    return await call(master, 310, fields, b"x")
+
+
+async def call(
+    master: Broker, code: int, fields: dict[str, str], body: bytes = b""
+) -> RemotingCommand:
     client = RemotingClient()
     try:
-        request = RemotingCommand(code=310, ext_fields=fields, body=b"x")
+        request = RemotingCommand(code=code, ext_fields=fields, body=body)
         return await client.invoke(str(master.address), request, 100.0)
     finally:
         await client.aclose()

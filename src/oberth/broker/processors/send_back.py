@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from oberth.formats.subscription_group import SubscriptionGroupConfig
     from oberth.remoting.aio.channel import Channel
     from oberth.store.message_store import MessageStore
+    from oberth.store.messages import PutMessageResult
 
 _LOG: Final = logging.getLogger(__name__)
 
 FIRST_RETRY_DELAY_LEVEL: Final = 3
 
-_PUT_OK: Final = PutMessageStatus.PUT_OK
+_ON_TOO_FEW_REPLICAS: Final = frozenset(
+    {PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE}
+)
 
 
 class SendBackProcessor:
@@ -69,7 +72,13 @@ class SendBackProcessor:
         self._addresses = addresses
 
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """A consumer failed: its message goes to the group's retry or dead-letter topic."""
+        """A consumer failed: its message goes to the group's retry or dead-letter topic.
+
+        It waits for disk and replicas as a send does, although the stored message says WAIT=false
+        as RocketMQ's does: its consumer goes on behind the first copy and never asks for it again.
+        A stored message that too few replicas have is no failure: clients would send another copy,
+        and with each try one more.
+        """
         header = request.header(ConsumerSendMsgBackRequestHeader)
         try:
             message, origin_topic = self._make_back(channel, request, header)
@@ -82,7 +91,7 @@ class SendBackProcessor:
         self._dispatching.soon()
 
         def answer(status: PutMessageStatus) -> None:
-            if status is _PUT_OK:
+            if self._is_taken(status, result):
                 self._stats.item(SNDBCK_PUT_NUMS, f"{origin_topic}@{header.group}").add(1)
                 channel.reply(request, create_response(request, ResponseCode.SUCCESS))
             else:
@@ -94,6 +103,12 @@ class SendBackProcessor:
         else:
             answer(result.status)
         return None
+
+    def _is_taken(self, status: PutMessageStatus, result: PutMessageResult) -> bool:
+        if status in _ON_TOO_FEW_REPLICAS:
+            store = self._store
+            return not store.flush_service.is_sync or store.flushed_offset >= result.end_offset
+        return status is PutMessageStatus.PUT_OK
 
     def _make_back(
         self,
@@ -143,8 +158,7 @@ class SendBackProcessor:
             record.born_host,
             self._addresses(channel).store_host,
             next_reconsume_times(record.reconsume_times),
-            0,
-            False,
+            wait_store_ok=True,
         )
         origin = header.origin_topic or ""
         return message, origin if origin in self._topics else record.topic
