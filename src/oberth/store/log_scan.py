@@ -142,12 +142,10 @@ def find_log_end(
             None: of none.
         size_at: what the queues say, for a record whose head is lost.
     """
-    end_offset = start_offset
     last_record = -1
     timestamp = not_before_ms
     count = 0
     damages: list[Damage] = []
-    stale_end = 0
     segments = [s for s in queue.segments if s.end_offset > start_offset]
     if check_ends:
         unsynced_after_ms = -1
@@ -160,9 +158,6 @@ def find_log_end(
             count += walked.records
             last_record = segment.start_offset + walked.last_position
             timestamp = walked.last_store_timestamp
-            end_offset = segment.start_offset + walked.end_position
-        elif position == 0 or not end_offset:
-            end_offset = segment.start_offset + walked.end_position
         bad = segment.start_offset + walked.end_position
         if walked.reason is None:
             # A blank: the log goes on in the next segment, or ends before the blank.
@@ -181,7 +176,7 @@ def find_log_end(
         resumed = segments[number].start_offset + position
         if resumed > bad:
             damages.append(Damage(bad, resumed, walked.reason))
-    return LogEnd(end_offset, last_record, timestamp, count, tuple(damages), stale_end)
+    return LogEnd(start_offset, last_record, timestamp, count, tuple(damages), 0)  # no segment
 
 
 class _Walk(NamedTuple):
