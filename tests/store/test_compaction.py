@@ -19,12 +19,15 @@ from hypothesis import strategies as st
 from oberth.errors import StoreCorruptError
 from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE
 from oberth.formats.config_files import CompactionPositions
+from oberth.formats.consume_queue import is_ext_address
+from oberth.formats.java_string import java_hash
 from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.formats.properties import encode_properties
 from oberth.store.compaction_log import END_UNIT, READY, log_file_size, unit_file_size
-from oberth.store.files import OsFileSystem
+from oberth.store.consume_queue import ConsumeQueue
+from oberth.store.files import Mapping, OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner, TagsFilter
 
@@ -52,8 +55,9 @@ def config_of(root: Path, **more: Any) -> MessageStoreConfig:
 class Kept:
     """A store with one compaction queue, and what should be in it."""
 
-    def __init__(self, root: Path, files: Any = None) -> None:
+    def __init__(self, root: Path, files: Any = None, **more: Any) -> None:
         self.root = root
+        self.more = more
         self.files = files
         self.store: MessageStore
         self.sent: list[tuple[str, bytes]] = []
@@ -61,7 +65,7 @@ class Kept:
 
     def open(self) -> None:
         self.store = MessageStore(
-            config_of(self.root),
+            config_of(self.root, **self.more),
             files=self.files,
             topic_attributes=lambda topic: {"cleanup.policy": "COMPACTION"} if topic == T else {},
         )
@@ -208,8 +212,6 @@ def test_without_a_key_nothing_is_kept(kept: Kept) -> None:
 
 
 def test_filter_and_limits(kept: Kept) -> None:
-    from oberth.formats.java_string import java_hash
-
     for n in range(20):
         kept.put(f"k{n}", b"%d" % n, "odd" if n % 2 else "even")
     wanted = TagsFilter([java_hash("odd")])
@@ -533,3 +535,64 @@ def test_4_9_knows_no_compaction(tmp_path: Path) -> None:
         config = MessageStoreConfig(store_path_root_dir=str(tmp_path / str(line)), line=line)
         assert config.enable_compaction
         assert (MessageStore(config).compaction is None) is (line is Line.V4_9)
+
+
+def test_a_run_sees_the_first_message_behind_what_the_run_before_saw(kept: Kept) -> None:
+    a_segment = 39
+    for n in range(a_segment):
+        kept.put(f"k{n}", b"old")
+    kept.put("k0", b"new")
+    kept.compact()
+    positions = (kept.root / "compaction/position-checkpoint").read_bytes()
+    seen = CompactionPositions.decode(positions).queue_offset_map[f"{T}_0"]
+    assert seen == a_segment - 1, "the newest of k0 begins the next segment"
+    for n in range(a_segment):
+        kept.put(f"other{n}", b"x")
+    kept.compact()
+    assert [at for at, key, _ in kept.read() if key == "k0"] == [a_segment]
+
+
+class Maps(OsFileSystem):
+    """Notes which files were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Path] = []
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Mapping:
+        if create:
+            self.made.append(Path(path))
+        return super().map(path, size, create=create, writable=writable)
+
+
+def test_what_a_run_has_made_is_opened_and_never_made_again(tmp_path: Path) -> None:
+    """A file that is lost in between is missed, and no empty one takes its place."""
+    files = Maps()
+    kept = Kept(tmp_path, files)
+    for n in range(130):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    kept.read()
+    files.made.clear()
+    kept.compact()
+    assert files.made
+    assert {path.parent.name for path in files.made} == {"compacting"}
+    kept.check()
+    kept.store.shutdown()
+
+
+def test_tags_of_a_message_whose_ext_unit_is_gone(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, enableConsumeQueueExt="true")
+    for n in range(4):
+        kept.put(f"k{n}", b"x", "odd" if n % 2 else "even")
+    queue = kept.store.queues.find(T, 0)
+    assert isinstance(queue, ConsumeQueue)
+    assert queue.ext is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    assert is_ext_address(unit.tags_code)
+    queue.ext.destroy()
+    assert kept.store.compaction is not None
+    kept.store.compaction.follow()
+    wanted = TagsFilter([java_hash("odd")])
+    assert [at for at, _, _ in kept.read(message_filter=wanted)] == [1, 3]
+    kept.store.shutdown()

@@ -69,6 +69,8 @@ def test_a_state_comes_back_and_junk_is_none(tmp_path: Path) -> None:
     for junk in (b"", b"{", b"[]", b'{"position": "x"}', b"\xff", *HALF_JUNK):
         (tmp_path / STATE).write_bytes(junk)
         assert DispatchState.load(str(tmp_path)) is None
+    (tmp_path / STATE).write_bytes(b'{"position": 7}')
+    assert DispatchState.load(str(tmp_path)) == DispatchState(7)
 
 
 def test_one_has_the_lock(tmp_path: Path) -> None:

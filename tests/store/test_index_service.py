@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oberth.errors import StoreCorruptError, StoreFullError
-from oberth.formats.index_file import TAG_INDEX_TYPE, entry_position, file_size, key_hash
+from oberth.formats.index_file import ENTRY, TAG_INDEX_TYPE, entry_position, file_size, key_hash
 from oberth.formats.message import DispatchRequest
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.kernels.index import IndexEntries
@@ -472,3 +472,32 @@ def test_a_stretch_that_the_disk_took_in_part_is_entered_once(
         index.close()
         found.append([each[40:] for each in contents(tmp_path / str(fails))])
     assert found[0] == found[1]
+
+
+def test_nothing_is_kept_of_a_file_that_nobody_says_was_flushed(tmp_path: Path) -> None:
+    """Its header reached the disk in a loss of power, the first entry did not."""
+    expected = built(tmp_path / "a", 3)
+    index = make(tmp_path / "b")
+    index.put(request(0))
+    index.close()
+    (path,) = (tmp_path / "b" / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    at = entry_position(1, 20)
+    data[at : at + ENTRY.size] = bytes(ENTRY.size)
+    path.write_bytes(data)
+    assert go_on(tmp_path / "b", 3, lambda _: 2) == expected
+
+
+def test_a_chain_that_leads_to_itself_is_left(tmp_path: Path) -> None:
+    built(tmp_path, 6)
+    (path,) = (tmp_path / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    hash_ = key_hash("topic", "k0-0")
+    entries = {number: entry_position(number, 20) for number in range(1, 30)}
+    newest = max(n for n, at in entries.items() if ENTRY.unpack_from(data, at)[0] == hash_)
+    ENTRY.pack_into(data, entries[newest], *ENTRY.unpack_from(data, entries[newest])[:3], newest)
+    path.write_bytes(data)
+    index = make(tmp_path)
+    index.load()
+    assert index.query_offsets("topic", "k0-0", 64, 0, 1 << 62).offsets == [5 * 300]
+    index.close()

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.damage import copy_killed
+from tests.store.test_flush import GatedFiles
 
 from oberth.errors import StoreClosedError, StoreCorruptError, StoreError, StoreLockedError
 from oberth.formats.consume_queue import is_ext_address
@@ -419,8 +421,17 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     assert store.put_message(MessageExtBrokerInner("t", b"x")).status is (
         PutMessageStatus.SERVICE_NOT_AVAILABLE
     )
-    with pytest.raises(StoreClosedError):
-        store.get_message("g", "t", 0, 0, 1)
+    for asks in (
+        lambda: store.get_message("g", "t", 0, 0, 1),
+        lambda: store.append_replica(0, b"x"),
+        store.end_before_damage,
+        lambda: store.remove_topics(["t"]),
+        lambda: store.clean_unused_topics(lambda _: True),
+        store.clean_expired_consume_queues,
+        store.retention_report,
+    ):
+        with pytest.raises(StoreClosedError):
+            asks()
     with pytest.raises(StoreClosedError):
         store.start()
 
@@ -703,3 +714,44 @@ def test_no_message_has_no_store_time(tmp_path: Path) -> None:
         assert store.message_store_timestamp("t", 0, 1) > 0
         for topic, queue_id, offset in (("t", 0, 2), ("t", 0, -1), ("t", 7, 0), ("none", 0, 0)):
             assert store.message_store_timestamp(topic, queue_id, offset) == -1
+
+
+def test_a_start_after_a_kill_trusts_a_state_that_ends_with_a_segment(tmp_path: Path) -> None:
+    """Dispatch had stepped over the blank at the end of a segment that is not the first."""
+    config = small(tmp_path / "live")
+    end = 2 * config.mapped_file_size_commit_log
+    store = MessageStore(config)
+    store.confirmed_by_replicas = lambda: end
+    store.load()
+    store.start(reput_thread=False, background=False)
+    try:
+        put(store, 700)
+        assert store.max_phy_offset > end
+        store.dispatch_nowait()
+        assert store.dispatched_offset == end
+        store.checkpoint_now()
+        copy_killed(tmp_path / "live", tmp_path / "killed")
+    finally:
+        store.shutdown()
+    with MessageStore(small(tmp_path / "killed")) as store:
+        assert store.report is not None
+        assert store.report.vouched
+        assert store.report.scanned_from == end
+
+
+def test_a_burst_is_told_when_its_sync_failed(tmp_path: Path) -> None:
+    """All of it that is not on the disk but what waits for nothing."""
+    config = small(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    files = GatedFiles()
+    store = MessageStore(config, files=files)
+    store.load()
+    store.start(background=False)
+    burst = [MessageExtBrokerInner("t", b"x", wait_store_ok=waits) for waits in (True, False, True)]
+    try:
+        assert all(each.ok for each in store.put_messages(burst))
+        files.error = OSError(5, "Input/output error")
+        assert [each.status.name for each in store.put_messages(burst)] == [
+            "FLUSH_DISK_TIMEOUT", "PUT_OK", "FLUSH_DISK_TIMEOUT",
+        ]  # fmt: skip
+    finally:
+        store.kill()

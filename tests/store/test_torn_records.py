@@ -21,7 +21,7 @@ from oberth.store.log_scan import find_log_end
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.dump import dump
-from oberth.store.offline.filler import is_filler
+from oberth.store.offline.filler import MARKER_SIZE, is_filler
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import rebuild
 from oberth.store.offline.salvage import salvage
@@ -425,6 +425,31 @@ def test_what_a_power_cut_tore_is_no_hole_in_the_log(tmp_path: Path) -> None:
         assert store.topics() == ["chat"]
     with StoreReader(root, SIZES) as reader:
         assert not [each for each in verify(reader).damage if each.kind.startswith("record")]
+
+
+def test_a_marker_stands_before_a_blank_where_both_have_just_room(tmp_path: Path) -> None:
+    """It tells whoever reads the files that a message was lost there."""
+    start = SEGMENT - MARKER_SIZE - m.BLANK_SIZE_MIN
+    with open_store(tmp_path / "live") as store:
+        put(store, b"before")
+    with open_store(tmp_path / "live") as store:
+        at = store.max_phy_offset
+        _, end = put(store, b"")
+        put(store, bytes(start - end - (end - at)))
+        assert put(store, b"lost")[0] == start
+        assert put(store, b"kept")[0] == SEGMENT
+        store.flush()
+        root = tmp_path / "store"
+        shutil.copytree(tmp_path / "live", root)
+    log = Log(root)
+    log.put(start, bytes(SEGMENT - start))
+    log.write()
+    with open_store(root):
+        pass
+    with StoreReader(root, SIZES) as reader:
+        found = list(reader.messages())
+    assert [each.commit_log_offset for each in found[-2:]] == [start, SEGMENT]
+    assert [is_filler(each) for each in found[-2:]] == [True, False]
 
 
 @pytest.mark.parametrize("lost", ["end", "page"])

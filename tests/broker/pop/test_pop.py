@@ -11,11 +11,12 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from oberth.broker.old_messages import Stretch
 from oberth.broker.pop.check_point import PopAck, parse_receipt
 from oberth.broker.pop.pop_service import StoredAck
 from oberth.broker.processors.assignment import share_queues
@@ -735,3 +736,55 @@ async def test_every_notification_hears_of_a_message_in_the_end(peer: Peer) -> N
     assert [each.result().fields["hasMsg"] for each in done] == ["true"]
     peer.mq.clock.advance(seconds=61)
     assert [(await each).fields["hasMsg"] for each in late] == ["true"]
+
+
+async def test_what_is_not_in_memory_comes_again_once_it_is(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is asked for than what was handed out."""
+    old = peer.mq.broker.services.old_messages
+    readable = old.readable
+    asked: list[Stretch] = []
+    is_there = False
+
+    def of_others(reader: Any, stretch: Stretch, then: Callable[[], None]) -> int:
+        if reader[0] != "messages of revive queue":
+            return readable(reader, stretch, then)
+        asked.append(stretch)
+        return stretch[3] if is_there else 0
+
+    monkeypatch.setattr(old, "readable", of_others)
+    for _ in range(3):
+        await peer.send(b"x")
+    assert len(await peer.pop()) == 3
+    await peer.send(b"behind")
+    await peer.later(35)
+    assert set(asked) == {(TOPIC, 0, 0, 3)}
+    assert bodies(await peer.pop_all()) == [b"behind"]
+    is_there = True
+    await peer.later(1)
+    assert bodies(await peer.pop_all()) == [b"x"] * 3
+    assert set(asked) == {(TOPIC, 0, 0, 3)}
+
+
+@pytest.mark.parametrize("peer", ["plain"], indirect=True)
+async def test_what_left_the_store_while_it_was_out_needs_no_dispatch(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pop, store = peer.mq.broker.services.pop, peer.mq.broker.parts.store
+    look = store.consume_queue_unit
+    dispatches: list[None] = []
+    gone = []
+
+    def unit_of(topic: str, queue_id: int, offset: int) -> Any:
+        if topic == TOPIC:
+            gone.append(offset)
+            return None
+        return look(topic, queue_id, offset)
+
+    await peer.send(b"x")
+    assert len(await peer.pop()) == 1
+    monkeypatch.setattr(store, "consume_queue_unit", unit_of)
+    monkeypatch.setattr(pop, "_dispatch_soon", lambda: dispatches.append(None))
+    await peer.later(35)
+    assert (gone, dispatches) == ([0], [])
