@@ -63,15 +63,33 @@ class Services:
     """
 
     def __init__(self, parts: Parts) -> None:
-        config, store_config, now_ms = parts.config, parts.store_config, parts.now_ms
         self._parts = parts
         self.tasks = Tasks()
         self.processors = ProcessorTable(SERVER_BODY_SIZE_MAX)
         self.old_messages = OldMessages(parts.store, self.tasks.start)
-        self.client = _inner_client(config, self.processors)
+        self.client = _inner_client(parts.config, self.processors)
+        self._make_tables(parts)
+        self.ha = self._make_ha(parts)
+        self._make_dispatching(parts)
+        self._make_watches(parts)
+        self._make_rules(parts)
+        self.timers = self._make_timers(parts)
+        self._make_pops(parts)
+        self._make_cleaners(parts)
+        self._stand_in(parts)
+        self.keepers: list[FileKeeper] = [self.access, self.expressions]
+        if self.timers is not None:
+            self.keepers.append(self.timers)
+        self.keepers.append(self.pop)
+        if isinstance(self.ha, ControlledHAService):
+            self.keepers.append(self.ha)
+            self.runtime_info.sources.append(self.ha.runtime_info)
+
+    def _make_tables(self, parts: Parts) -> None:
+        """What keeps tables: in files, and at a slave like its master's."""
         self.table_files = TableFiles(
-            config=config,
-            store_config=store_config,
+            config=parts.config,
+            store_config=parts.store_config,
             config_dir=parts.config_dir,
             files=parts.files,
             store=parts.store,
@@ -80,7 +98,7 @@ class Services:
             groups=parts.groups,
             offsets=parts.offsets,
             schedule=parts.schedule,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             start_task=self.tasks.start,
         )
         self.tables = SlaveTables(
@@ -92,18 +110,20 @@ class Services:
             schedule=parts.schedule,
             tables_replaced=self._tables_replaced,
         )
-        self.ha = self._make_ha(parts)
+
+    def _make_dispatching(self, parts: Parts) -> None:
+        """What makes messages readable and tells others of this broker."""
         self.dispatching = Dispatching(
             parts.store,
             parts.hold,
             self.ha,
             follows=parts.follows,
-            waits_for_disk=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            waits_for_disk=parts.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
             or isinstance(self.ha, ControlledHAService),
             behind_tables=self.table_files.behind_tables,
         )
         self.registration = Registration(
-            config=config,
+            config=parts.config,
             own=parts.own,
             topics=parts.topics,
             static_topics=parts.static_topics,
@@ -112,16 +132,19 @@ class Services:
             start_task=self.tasks.start,
             answer=self.table_files.answer_when_on_disk,
         )
-        self.peers = PeerBrokers(config=config, client=self.client)
-        self.changes = ConfigChanges(config, store_config, parts.files, now_ms)
+        self.peers = PeerBrokers(config=parts.config, client=self.client)
+
+    def _make_watches(self, parts: Parts) -> None:
+        """What looks at the settings, at senders and at the master's log."""
+        self.changes = ConfigChanges(parts.config, parts.store_config, parts.files, parts.now_ms)
         self.brake = SenderBrake(
             store=parts.store,
             offsets=parts.offsets,
             consumers=parts.consumers,
             limit_bytes=lambda: (
                 parts.in_memory_bytes
-                if config.slow_senders_behind_bytes < 0
-                else config.slow_senders_behind_bytes
+                if parts.config.slow_senders_behind_bytes < 0
+                else parts.config.slow_senders_behind_bytes
             ),
         )
         self.runtime_info = RuntimeInfo(parts, lambda: self.processors.stages)
@@ -136,44 +159,54 @@ class Services:
         if parts.role is None:
             self.ha.look_at_log = self.comparison.before_following
             self.ha.on_parted = self._parted
+
+    def _make_rules(self, parts: Parts) -> None:
+        """Who may do what, and which messages are whose."""
         self.access = AccessControl(
-            config, parts.config_dir, partial(_real_topic, parts.store), parts.files
+            parts.config, parts.config_dir, partial(_real_topic, parts.store), parts.files
         )
         self.transactions = Transactions(
             parts.store,
             parts.offsets,
-            config,
+            parts.config,
             lambda: parts.own.store_host,
-            now_ms,
-            ProducerCheck(parts.producers, config.broker_name, self.access.may_publish),
+            parts.now_ms,
+            ProducerCheck(parts.producers, parts.config.broker_name, self.access.may_publish),
             parts.producers.has_clients,
             lambda topic: parts.topics.create_internal(topic, 1),
         )
         self.expressions = ConsumerFilters(
-            config=config,
+            config=parts.config,
             config_dir=parts.config_dir,
             files=parts.files,
             store=parts.store,
             consumers=parts.consumers,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             start_task=self.tasks.start,
         )
-        self.timers: TimerService | None = None
-        if store_config.timer_wheel_enable:
-            self.timers = TimerService(
-                store_config=store_config,
-                own=parts.own,
-                store=parts.store,
-                now_ms=now_ms,
-                dispatch_soon=self.dispatching.soon,
-                delivers=lambda: self.ha.delivers,
-                old_messages=self.old_messages,
-            )
-            self.runtime_info.sources.append(self.timers.store.runtime_info)
-            self.tables.timers = self.timers
+
+    def _make_timers(self, parts: Parts) -> TimerService | None:
+        """Without a timer wheel there are none."""
+        if not parts.store_config.timer_wheel_enable:
+            return None
+        timers = TimerService(
+            store_config=parts.store_config,
+            own=parts.own,
+            store=parts.store,
+            now_ms=parts.now_ms,
+            dispatch_soon=self.dispatching.soon,
+            delivers=lambda: self.ha.delivers,
+            old_messages=self.old_messages,
+        )
+        self.runtime_info.sources.append(timers.store.runtime_info)
+        self.tables.timers = timers
+        return timers
+
+    def _make_pops(self, parts: Parts) -> None:
+        """POP, and lite topics."""
         self.pop = PopService(
-            config=config,
-            store_config=store_config,
+            config=parts.config,
+            store_config=parts.store_config,
             config_dir=parts.config_dir,
             files=parts.files,
             own=parts.own,
@@ -184,7 +217,7 @@ class Services:
             timers=self.timers,
             in_memory_bytes=parts.in_memory_bytes,
             hold_limits=parts.hold_limits,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             dispatch_now=self.dispatching.now,
             dispatch_soon=self.dispatching.soon,
             start_task=self.tasks.start,
@@ -192,7 +225,7 @@ class Services:
             delivers=lambda: self.ha.delivers,
         )
         self.lite = LiteService(
-            config=config,
+            config=parts.config,
             store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
@@ -200,18 +233,21 @@ class Services:
             peers=self.peers,
             is_slave=self.ha.is_slave,
             hold_limits=parts.hold_limits,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             arrival_listeners=self.dispatching.arrival_listeners,
             start_task=self.tasks.start,
         )
+
+    def _make_cleaners(self, parts: Parts) -> None:
+        """What clears up behind topics and groups."""
         self.cleaner = StaticTopicCleaner(
-            store_config=store_config,
+            store_config=parts.store_config,
             store=parts.store,
             static_topics=parts.static_topics,
             offsets=parts.offsets,
             peers=self.peers,
             is_slave=self.ha.is_slave,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             dispatch_now=self.dispatching.now,
             start_task=self.tasks.start,
         )
@@ -222,18 +258,18 @@ class Services:
             offsets=parts.offsets,
             peers=self.peers,
             is_slave=self.ha.is_slave,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             start_task=self.tasks.start,
         )
         self.unused_groups = UnusedGroups(
-            config=config,
+            config=parts.config,
             store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
             offsets=parts.offsets,
             consumers=parts.consumers,
             is_slave=self.ha.is_slave,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             start_task=self.tasks.start,
             topics_written_soon=self.table_files.topics_written_soon,
         )
@@ -248,14 +284,6 @@ class Services:
             lite=self.lite,
             wake_topic=self.dispatching.wake_topic,
         )
-        self._stand_in(parts)
-        self.keepers: list[FileKeeper] = [self.access, self.expressions]
-        if self.timers is not None:
-            self.keepers.append(self.timers)
-        self.keepers.append(self.pop)
-        if isinstance(self.ha, ControlledHAService):
-            self.keepers.append(self.ha)
-            self.runtime_info.sources.append(self.ha.runtime_info)
 
     def _stand_in(self, parts: Parts) -> None:
         """What a slave needs to act for its master; nothing without enableSlaveActingMaster."""

@@ -48,18 +48,21 @@ class Processors:
     """The processors of one broker. `request_table` says which of them serves which code."""
 
     def __init__(self, parts: Parts, services: Services) -> None:
-        config, store_config, store = parts.config, parts.store_config, parts.store
-        now_ms = parts.now_ms
         self._ha = services.ha
-        dispatching = services.dispatching
-        dispatch_now, dispatch_soon = dispatching.now, dispatching.soon
-        table_files = services.table_files
+        self._make_senders(parts, services)
+        self._make_readers(parts, services)
+        self._make_pops(parts, services)
+        self._make_members(parts, services)
+        self._make_table_admins(parts, services)
+        self._make_broker_admins(parts, services)
 
+    def _make_senders(self, parts: Parts, services: Services) -> None:
+        """Of what producers send, and of what goes to them."""
         self.send = SendMessageProcessor(
-            config=config,
-            store_config=store_config,
+            config=parts.config,
+            store_config=parts.store_config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             static_topics=parts.static_topics,
             groups=parts.groups,
@@ -67,27 +70,55 @@ class Processors:
             transactions=services.transactions,
             stats=parts.stats,
             unique_ids=parts.unique_ids,
-            now_ms=now_ms,
-            dispatching=dispatching,
-            topics_written_once=table_files.topics_written_once,
-            when_on_disk=table_files.when_on_disk,
+            now_ms=parts.now_ms,
+            dispatching=services.dispatching,
+            topics_written_once=services.table_files.topics_written_once,
+            when_on_disk=services.table_files.when_on_disk,
             rests_s=services.brake.rests_s,
         )
         self.send_back = SendBackProcessor(
-            config=config,
+            config=parts.config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
             stats=parts.stats,
-            dispatching=dispatching,
+            dispatching=services.dispatching,
             addresses=self.send.addresses,
         )
+        self.transactions = EndTransactionProcessor(
+            store_config=parts.store_config,
+            store=parts.store,
+            transactions=services.transactions,
+            stats=parts.stats,
+            now_ms=parts.now_ms,
+            dispatching=services.dispatching,
+        )
+        self.reply = ReplyMessageProcessor(
+            config=parts.config,
+            store=parts.store,
+            producers=parts.producers,
+            send=self.send,
+            now_ms=parts.now_ms,
+            dispatch_soon=services.dispatching.soon,
+        )
+        self.recall = RecallMessageProcessor(
+            config=parts.config,
+            store_config=parts.store_config,
+            store=parts.store,
+            topics=parts.topics,
+            send=self.send,
+            now_ms=parts.now_ms,
+            dispatching=services.dispatching,
+        )
+
+    def _make_readers(self, parts: Parts, services: Services) -> None:
+        """Of what consumers read without POP."""
         self.pull = PullMessageProcessor(
-            config=config,
-            store_config=store_config,
+            config=parts.config,
+            store_config=parts.store_config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             static_topics=parts.static_topics,
             groups=parts.groups,
@@ -99,16 +130,28 @@ class Processors:
             old_messages=services.old_messages,
             peers=services.peers,
             stats=parts.stats,
-            now_ms=now_ms,
-            dispatch_now=dispatch_now,
+            now_ms=parts.now_ms,
+            dispatch_now=services.dispatching.now,
             start_task=services.tasks.start,
             follows_master=lambda: services.ha.follows_master,
             is_parted=lambda: services.ha.parted_at is not None,
         )
+        self.query = QueryMessageProcessor(
+            store_config=parts.store_config,
+            store=parts.store,
+        )
+        self.relay = RelayProcessor(
+            config=parts.config,
+            store=parts.store,
+            consumers=parts.consumers,
+        )
+
+    def _make_pops(self, parts: Parts, services: Services) -> None:
+        """Of POP."""
         self.pops = PopMessageProcessor(
-            config=config,
+            config=parts.config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
             offsets=parts.offsets,
@@ -116,49 +159,52 @@ class Processors:
             expressions=services.expressions,
             timers=services.timers,
             stats=parts.stats,
-            now_ms=now_ms,
-            dispatch_now=dispatch_now,
+            now_ms=parts.now_ms,
+            dispatch_now=services.dispatching.now,
             old_messages=services.old_messages,
             service=services.pop,
         )
         self.lite_pops = PopLiteMessageProcessor(
-            config=config,
+            config=parts.config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
             offsets=parts.offsets,
             old_messages=services.old_messages,
             pop=services.pop,
             stats=parts.stats,
-            now_ms=now_ms,
-            dispatch_now=dispatch_now,
+            now_ms=parts.now_ms,
+            dispatch_now=services.dispatching.now,
             lite=services.lite,
         )
         self.acks = AckMessageProcessor(
-            config=config,
-            store=store,
+            config=parts.config,
+            store=parts.store,
             topics=parts.topics,
             offsets=parts.offsets,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             service=services.pop,
             pops=self.pops,
             lite=self.lite_pops,
         )
+
+    def _make_members(self, parts: Parts, services: Services) -> None:
+        """Of clients and the queues that they share."""
         self.assignment = AssignmentProcessor(
-            config=config,
+            config=parts.config,
             config_dir=parts.config_dir,
             files=parts.files,
             topics=parts.topics,
             groups=parts.groups,
             consumers=parts.consumers,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             client=services.client,
             start_task=services.tasks.start,
         )
         services.tables.take_modes = self.assignment.replace_all
         self.clients = ClientManageProcessor(
-            config=config,
+            config=parts.config,
             topics=parts.topics,
             groups=parts.groups,
             consumers=parts.consumers,
@@ -168,83 +214,52 @@ class Processors:
             expressions=services.expressions,
             pops=self.pops,
             lite=services.lite,
-            now_ms=now_ms,
-            topics_written_soon=table_files.topics_written_soon,
+            now_ms=parts.now_ms,
+            topics_written_soon=services.table_files.topics_written_soon,
         )
         self.consumers = ConsumerManageProcessor(
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             groups=parts.groups,
             offsets=parts.offsets,
             consumers=parts.consumers,
             locks=parts.locks,
             in_memory_bytes=parts.in_memory_bytes,
-            now_ms=now_ms,
-            dispatch_now=dispatch_now,
+            now_ms=parts.now_ms,
+            dispatch_now=services.dispatching.now,
         )
         self.static_topics = StaticTopicProcessor(
-            config=config,
-            store=store,
+            config=parts.config,
+            store=parts.store,
             topics=parts.topics,
             static_topics=parts.static_topics,
             groups=parts.groups,
             offsets=parts.offsets,
             peers=services.peers,
             static_strays=services.strays,
-            now_ms=now_ms,
-            dispatching=dispatching,
+            now_ms=parts.now_ms,
+            dispatching=services.dispatching,
             start_task=services.tasks.start,
             registration=services.registration,
             cleaner=services.cleaner,
             consumers=self.consumers,
         )
-        self.query = QueryMessageProcessor(
-            store_config=store_config,
-            store=store,
-        )
-        self.transactions = EndTransactionProcessor(
-            store_config=store_config,
-            store=store,
-            transactions=services.transactions,
-            stats=parts.stats,
-            now_ms=now_ms,
-            dispatching=dispatching,
-        )
-        self.reply = ReplyMessageProcessor(
-            config=config,
-            store=store,
-            producers=parts.producers,
-            send=self.send,
-            now_ms=now_ms,
-            dispatch_soon=dispatch_soon,
-        )
-        self.recall = RecallMessageProcessor(
-            config=config,
-            store_config=store_config,
-            store=store,
-            topics=parts.topics,
-            send=self.send,
-            now_ms=now_ms,
-            dispatching=dispatching,
-        )
-        self.relay = RelayProcessor(
-            config=config,
-            store=store,
-            consumers=parts.consumers,
-        )
+
+    def _make_table_admins(self, parts: Parts, services: Services) -> None:
+        """Of topics, groups and offsets, for tools."""
         self.topics = TopicAdminProcessor(
-            config=config,
-            store=store,
+            config=parts.config,
+            store=parts.store,
             topics=parts.topics,
             static_topics=parts.static_topics,
             offsets=parts.offsets,
             consumers=parts.consumers,
             stats=parts.stats,
-            dispatch_now=dispatch_now,
-            topics_written_once=table_files.topics_written_once,
+            dispatch_now=services.dispatching.now,
+            topics_written_once=services.table_files.topics_written_once,
             registration=services.registration,
             deletions=services.deletions,
-            answer_when_on_disk=table_files.answer_when_on_disk,
+            answer_when_on_disk=services.table_files.answer_when_on_disk,
         )
         self.groups = GroupAdminProcessor(
             topics=parts.topics,
@@ -253,13 +268,13 @@ class Processors:
             consumers=parts.consumers,
             producers=parts.producers,
             deletions=services.deletions,
-            groups_written_once=table_files.groups_written_once,
-            answer_when_on_disk=table_files.answer_when_on_disk,
+            groups_written_once=services.table_files.groups_written_once,
+            answer_when_on_disk=services.table_files.answer_when_on_disk,
         )
         self.offsets = OffsetAdminProcessor(
-            config=config,
+            config=parts.config,
             own=parts.own,
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             static_topics=parts.static_topics,
             groups=parts.groups,
@@ -267,57 +282,60 @@ class Processors:
             consumers=parts.consumers,
             schedule=parts.schedule,
             stats=parts.stats,
-            now_ms=now_ms,
-            dispatch_now=dispatch_now,
+            now_ms=parts.now_ms,
+            dispatch_now=services.dispatching.now,
             on_offset_reset=parts.on_offset_reset,
         )
+        self.lite = LiteAdminProcessor(
+            config=parts.config,
+            store_config=parts.store_config,
+            store=parts.store,
+            topics=parts.topics,
+            groups=parts.groups,
+            offsets=parts.offsets,
+            dispatch_now=services.dispatching.now,
+            lite=services.lite,
+        )
+
+    def _make_broker_admins(self, parts: Parts, services: Services) -> None:
+        """Of the broker itself, for tools."""
         self.broker = BrokerAdminProcessor(
-            config=config,
-            store_config=store_config,
-            store=store,
+            config=parts.config,
+            store_config=parts.store_config,
+            store=parts.store,
             consumers=parts.consumers,
             stats=parts.stats,
-            dispatch_now=dispatch_now,
+            dispatch_now=services.dispatching.now,
             changes=services.changes,
             runtime_info=services.runtime_info,
         )
         self.replicas = ReplicaAdminProcessor(
             own=parts.own,
-            store=store,
+            store=parts.store,
             ha=services.ha,
             timers=services.timers,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
             look_at_members=services.acting.look_soon,
         )
         self.store = StoreAdminProcessor(
-            config=config,
-            store_config=store_config,
-            store=store,
+            config=parts.config,
+            store_config=parts.store_config,
+            store=parts.store,
             cold_reads=parts.cold_reads,
-            now_ms=now_ms,
-        )
-        self.lite = LiteAdminProcessor(
-            config=config,
-            store_config=store_config,
-            store=store,
-            topics=parts.topics,
-            groups=parts.groups,
-            offsets=parts.offsets,
-            dispatch_now=dispatch_now,
-            lite=services.lite,
+            now_ms=parts.now_ms,
         )
         self.retention = RetentionProcessor(
-            store=store,
+            store=parts.store,
             topics=parts.topics,
             offsets=parts.offsets,
-            dispatch_now=dispatch_now,
+            dispatch_now=services.dispatching.now,
         )
         self.accounts = PlainAclAdminProcessor(
-            config=config,
+            config=parts.config,
             own=parts.own,
             access=services.access,
             files=parts.files,
-            now_ms=now_ms,
+            now_ms=parts.now_ms,
         )
         self.users = AuthAdminProcessor(
             services.access,
