@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from oberth.cli.brokers import BrokerProcess
     from oberth.client.admin import Admin
     from oberth.controller.controller_config import ControllerConfig
+    from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.namesrv.name_server import NameServer
     from oberth.store.message_store import MessageStore
 
@@ -144,15 +145,60 @@ def up(
     Example: oberth up --store /tmp/flights --set flushDiskType=SYNC_FLUSH
     """
     start_logging(verbose)
-    from oberth.broker.broker import Broker
-    from oberth.broker.broker_config import read_configs, read_entries
-    from oberth.formats.options import naming_places
-    from oberth.namesrv.name_server import NameServer
-    from oberth.namesrv.namesrv_config import DEFAULT_PORT, NamesrvConfig
-
+    into = "" if lake is None else lake if "://" in lake else os.path.abspath(lake)
     overrides = overrides_of(settings, storePathRootDir=store, bindAddress=listen, listenPort=port)
-    entries = read_entries(config, overrides=overrides)
-    # Who takes any port wants no fixed one beside it.
+    wanted = _wanted(config, overrides, namesrv_port, console_port, console_writes, into)
+    if count is None and replicas is None:
+        _serve_one(wanted, into, lake_format)
+        return
+    if lake is not None:
+        raise click.UsageError("--lake goes with one broker, not with --brokers or --replicas")
+    words = ["-c", config] if config else []
+    for each in settings:
+        words += ["--set", each]
+    _serve_groups(wanted, count or 1, replicas, words)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be served, and where.
+
+    Attributes:
+        entries: the settings by their names in a file, without those that are the defaults.
+        broker: the settings of the broker, or what all have in common.
+        store: those of its store.
+        name_server_port: 0 for any.
+        console_port: 0 for any, -1 for no console.
+        wants_console: whether it was asked for, so that it is an error if it cannot be served.
+        console_writes: whether the console may change anything.
+        takes_any: whether the broker takes any port; who does wants no fixed one beside it.
+        wants_grpc: whether gRPC was asked for, so that it is an error if it cannot be served.
+    """
+
+    entries: dict[str, str]
+    broker: BrokerConfig
+    store: MessageStoreConfig
+    name_server_port: int
+    console_port: int
+    wants_console: bool
+    console_writes: bool
+    takes_any: bool
+    wants_grpc: bool
+
+
+def _wanted(
+    file: str | None,
+    overrides: dict[str, str],
+    namesrv_port: int | None,
+    console_port: int | None,
+    console_writes: bool,
+    into: str,
+) -> _Wanted:
+    """Reads the settings, says what is odd about them and fills in what was not said."""
+    from oberth.broker.broker_config import read_configs, read_entries
+    from oberth.namesrv.namesrv_config import DEFAULT_PORT
+
+    entries = read_entries(file, overrides=overrides)
     takes_any = entries.get("listenPort", "").strip() == "0"
     wants_grpc = "grpcServerPort" in entries
     if not wants_grpc:
@@ -160,7 +206,6 @@ def up(
     wants_console = console_port is not None or console_writes
     if console_port is None:
         console_port = -1 if takes_any and not wants_console else CONSOLE_PORT
-    into = "" if lake is None else lake if "://" in lake else os.path.abspath(lake)
     if into and "," not in into:  # the setting names several with commas
         entries.setdefault("retentionWaitsForLake", into)
     broker_config, store_config, warnings = read_configs(entries)
@@ -168,88 +213,64 @@ def up(
     warn_about_tls(broker_config.tls_mode, broker_config.tls_cert_path)
     if "storePathRootDir" not in entries:
         say_where(store_config)
-    name_server_port = DEFAULT_PORT if namesrv_port is None else namesrv_port
-    name_server = NameServer(
+    return _Wanted(
+        entries,
+        broker_config,
+        store_config,
+        DEFAULT_PORT if namesrv_port is None else namesrv_port,
+        console_port,
+        wants_console,
+        console_writes,
+        takes_any,
+        wants_grpc,
+    )
+
+
+def _name_server(wanted: _Wanted) -> NameServer:
+    from oberth.namesrv.name_server import NameServer
+    from oberth.namesrv.namesrv_config import NamesrvConfig
+
+    broker = wanted.broker
+    return NameServer(
         NamesrvConfig(
-            listen_host=broker_config.listen_host,
-            listen_port=name_server_port,
-            proxy_protocol_trusted=broker_config.proxy_protocol_trusted,
-            tls_mode=broker_config.tls_mode,
-            tls_cert_path=broker_config.tls_cert_path,
-            tls_key_path=broker_config.tls_key_path,
-            tls_client_trust_cert_path=broker_config.tls_client_trust_cert_path,
+            listen_host=broker.listen_host,
+            listen_port=wanted.name_server_port,
+            proxy_protocol_trusted=broker.proxy_protocol_trusted,
+            tls_mode=broker.tls_mode,
+            tls_cert_path=broker.tls_cert_path,
+            tls_key_path=broker.tls_key_path,
+            tls_client_trust_cert_path=broker.tls_client_trust_cert_path,
         )
     )
 
-    if count is not None or replicas is not None:
-        if lake is not None:
-            raise click.UsageError("--lake goes with one broker, not with --brokers or --replicas")
-        if not wants_grpc:
-            del entries["grpcServerPort"]
-            say("gRPC: not served; --set grpcServerPort=N has each broker serve its own messages")
-        words = ["-c", config] if config else []
-        for each in settings:
-            words += ["--set", each]
-        name = broker_config.broker_name
 
-        def wanted(controller: str) -> list[Member]:
-            if replicas is None:
-                return members(count or 1, entries, store_config, name)
-            return replicated(count or 1, replicas, entries, store_config, name, controller)
+def _serve_one(wanted: _Wanted, into: str, lake_format: str) -> None:
+    """Serves a name server, a broker and what goes with it, all but the lake in this process."""
+    from oberth.broker.broker import Broker
+    from oberth.formats.options import naming_places
 
-        wanted("")  # says what cannot be before anything listens
-        controller_config: ControllerConfig | None = None
-        if replicas is not None:
-            from oberth.controller.controller_config import ControllerConfig
-
-            controller_config = ControllerConfig(
-                listen_host=broker_config.listen_host,
-                listen_port=0 if takes_any else PORTS["controller"],
-                store_path=wanted("")[0].store + CONTROLLER_SUFFIX,
-                tls_mode=broker_config.tls_mode,
-                tls_cert_path=broker_config.tls_cert_path,
-                tls_key_path=broker_config.tls_key_path,
-                tls_client_trust_cert_path=broker_config.tls_client_trust_cert_path,
-            )
-        _serve_several(
-            name_server,
-            controller_config,
-            wanted,
-            words,
-            broker_config,
-            name_server_port,
-            console_port,
-            wants_console=wants_console,
-            console_writes=console_writes,
-        )
-        return
+    name_server = _name_server(wanted)
+    config = wanted.broker
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
         async with name_server:
-            host = broker_config.broker_ip1 or _dial_host(broker_config.listen_host)
-            own = f"{_dial_host(broker_config.listen_host)}:{name_server.address.port}"
+            host = config.broker_ip1 or _dial_host(config.listen_host)
+            own = f"{_dial_host(config.listen_host)}:{name_server.address.port}"
             others = [
                 each
-                for each in broker_config.namesrv_addresses
+                for each in config.namesrv_addresses
                 if each not in (own, f"{host}:{name_server.address.port}")
             ]
-            broker_config.namesrv_addr = ";".join([own, *others])
-            async with Broker(broker_config, store_config) as broker:
+            config.namesrv_addr = ";".join([own, *others])
+            async with Broker(config, wanted.store) as broker:
                 stores.append(broker.parts.store)
                 say_recovered(broker.parts.store)
-                if not broker_config.broker_ip1 and broker_config.listen_host in WILDCARDS:
+                if not config.broker_ip1 and config.listen_host in WILDCARDS:
                     name_server.own_broker = broker.address
                 async with (
-                    grpc_served(broker, is_wanted=wants_grpc) as grpc,
-                    console_served(
-                        own,
-                        console_port,
-                        is_wanted=wants_console,
-                        allow_writes=console_writes,
-                        stores=[broker.parts.store.root],
-                        tls=_tls_words(broker_config),
-                    ) as console,
+                    grpc_served(broker, is_wanted=wanted.wants_grpc) as grpc,
+                    _console(wanted, own, [broker.parts.store.root]) as console,
                     lake_kept(
                         str(broker.parts.store.root),
                         into,
@@ -263,15 +284,69 @@ def up(
                     )
 
     stores: list[MessageStore] = []
-    with naming_places(entries), telling(stores):
+    with naming_places(wanted.entries), telling(stores):
         serve(
             serving,
             {
-                **broker_ports(broker_config, store_config),
-                name_server_port: "--namesrv-port",
-                console_port: "--console-port",
+                **broker_ports(config, wanted.store),
+                wanted.name_server_port: "--namesrv-port",
+                wanted.console_port: "--console-port",
             },
         )
+
+
+def _console(
+    wanted: _Wanted, name_server: str, stores: list[str]
+) -> AbstractAsyncContextManager[str]:
+    return console_served(
+        name_server,
+        wanted.console_port,
+        is_wanted=wanted.wants_console,
+        allow_writes=wanted.console_writes,
+        stores=stores,
+        tls=tls_words(wanted.broker.tls_mode, wanted.broker.tls_client_trust_cert_path, os.environ),
+    )
+
+
+def _serve_groups(wanted: _Wanted, count: int, replicas: int | None, words: list[str]) -> None:
+    """Serves several brokers, or groups of them that have the same messages.
+
+    Args:
+        wanted: what is to be served.
+        count: how many brokers, or groups.
+        replicas: how many are in a group; None for brokers alone.
+        words: of the command line, for each of their processes.
+    """
+    entries = wanted.entries
+    if not wanted.wants_grpc:
+        del entries["grpcServerPort"]
+        say("gRPC: not served; --set grpcServerPort=N has each broker serve its own messages")
+    name_server = _name_server(wanted)
+    name = wanted.broker.broker_name
+
+    def members_of(controller: str) -> list[Member]:
+        if replicas is None:
+            return members(count, entries, wanted.store, name)
+        return replicated(count, replicas, entries, wanted.store, name, controller)
+
+    first = members_of("")[0]  # says what cannot be before anything listens
+    controller = None if replicas is None else _controller_config(wanted, first.store)
+    _serve_several(wanted, name_server, controller, members_of, words)
+
+
+def _controller_config(wanted: _Wanted, store: str) -> ControllerConfig:
+    from oberth.controller.controller_config import ControllerConfig
+
+    broker = wanted.broker
+    return ControllerConfig(
+        listen_host=broker.listen_host,
+        listen_port=0 if wanted.takes_any else PORTS["controller"],
+        store_path=store + CONTROLLER_SUFFIX,
+        tls_mode=broker.tls_mode,
+        tls_cert_path=broker.tls_cert_path,
+        tls_key_path=broker.tls_key_path,
+        tls_client_trust_cert_path=broker.tls_client_trust_cert_path,
+    )
 
 
 async def _spread(admin: Admin, processes: list[BrokerProcess]) -> asyncio.Task[None] | None:
@@ -307,20 +382,14 @@ async def _metrics_of(
 
 
 def _serve_several(
+    wanted: _Wanted,
     name_server: NameServer,
     controller_config: ControllerConfig | None,
     members_of: Callable[[str], list[Member]],
     words: list[str],
-    config: BrokerConfig,
-    name_server_port: int,
-    console_port: int,
-    *,
-    wants_console: bool,
-    console_writes: bool,
 ) -> None:
     """Serve a name server here, a controller if need be, and brokers in processes of their own."""
-    from oberth.client.admin import Admin
-    from oberth.remoting.aio.client import own_requests
+    config = wanted.broker
 
     @asynccontextmanager
     async def serving() -> AsyncIterator[str]:
@@ -332,47 +401,32 @@ def _serve_several(
                 from oberth.controller.controller import Controller
 
                 leader = await stack.enter_async_context(Controller(controller_config))
-                host = _dial_host(config.listen_host)
-                controller = f"{host}:{leader.address.port}"
-            wanted = members_of(controller)
+                controller = f"{_dial_host(config.listen_host)}:{leader.address.port}"
+            all_of_them = members_of(controller)
             addresses = [own, *(each for each in config.namesrv_addresses if each != own)]
             given = [*words, "--listen", config.listen_host, "-n", ";".join(addresses)]
-            processes = await stack.enter_async_context(running(wanted, given))
-            options = own_requests(config.tls_mode, config.tls_client_trust_cert_path)
-            asking = replace(client_config(own), tls_context=options.tls_context)
-            admin = await stack.enter_async_context(Admin(config=asking))
-            watcher = await _spread(admin, processes)
-            if watcher is not None:
-                stack.callback(watcher.cancel)
+            processes = await stack.enter_async_context(running(all_of_them, given))
+            await _spread_beside(stack, config, own, processes)
             http = ""
             if config.http_port >= 0:
-                endpoint = await stack.enter_async_context(_metrics_of(wanted, processes, config))
-                http = f" metrics {endpoint.address},"
-            console = await stack.enter_async_context(
-                console_served(
-                    own,
-                    console_port,
-                    is_wanted=wants_console,
-                    allow_writes=console_writes,
-                    stores=[each.store for each in wanted],
-                    tls=_tls_words(config),
-                )
-            )
+                metrics = _metrics_of(all_of_them, processes, config)
+                http = f" metrics {(await stack.enter_async_context(metrics)).address},"
+            roots = [each.store for each in all_of_them]
+            console = await stack.enter_async_context(_console(wanted, own, roots))
             brokers = " ".join(
                 f"{each.address}{' (drains)' if each.member.drains else ''}" for each in processes
             )
-            stores = " ".join(each.store for each in wanted)
             led = f" controller {controller}," if controller else ""
             yield (
                 f"ready: name server {name_server.address},{led} brokers {brokers}, "
-                f"stores {stores},{http}{console}"
+                f"stores {' '.join(roots)},{http}{console}"
             )
 
     serve(
         serving,
         {
-            name_server_port: "--namesrv-port",
-            console_port: "--console-port",
+            wanted.name_server_port: "--namesrv-port",
+            wanted.console_port: "--console-port",
             config.http_port: "--set httpPort=N",
             # The controller's own port is where its clients look for it.
             0 if controller_config is None else controller_config.listen_port: "--port 0",
@@ -380,8 +434,19 @@ def _serve_several(
     )
 
 
-def _tls_words(config: BrokerConfig) -> list[str]:
-    return tls_words(config.tls_mode, config.tls_client_trust_cert_path, os.environ)
+async def _spread_beside(
+    stack: AsyncExitStack, config: BrokerConfig, name_server: str, processes: list[BrokerProcess]
+) -> None:
+    """Topics and groups are at all brokers, and those that drain are looked after until the end."""
+    from oberth.client.admin import Admin
+    from oberth.remoting.aio.client import own_requests
+
+    options = own_requests(config.tls_mode, config.tls_client_trust_cert_path)
+    asking = replace(client_config(name_server), tls_context=options.tls_context)
+    admin = await stack.enter_async_context(Admin(config=asking))
+    watcher = await _spread(admin, processes)
+    if watcher is not None:
+        stack.callback(watcher.cancel)
 
 
 def _dial_host(listen_host: str) -> str:
