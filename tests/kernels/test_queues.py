@@ -24,11 +24,11 @@ Build = Callable[..., BuiltUnits]
 
 
 def scanned(
-    data: bytes, topics: TopicTable | None = None, capacity: int = 4096
+    data: bytes, topics: TopicTable | None = None, capacity: int = 4096, base: int = 0
 ) -> tuple[Columns, TopicTable]:
     topics = TopicTable() if topics is None else topics
     columns = Columns(capacity, DISPATCH_COLUMNS)
-    scan(data, columns, topics)
+    scan(data, columns, topics, base=base)
     return columns, topics
 
 
@@ -125,6 +125,13 @@ def test_pieces_and_repetitions_give_the_same_queues(
     assert queues == {(run.topic, run.queue_id): bytes(run.units) for run in wanted.runs}
 
 
+def ends(table: QueueTable) -> dict[tuple[bytes, int], tuple[int, int]]:
+    return {
+        (table.topics.names[state.topic_id], state.queue_id): (state.next_ordinal, state.max_offset)
+        for state in table
+    }
+
+
 def test_many_queues_grow_the_table(log: Callable[..., bytes]) -> None:
     built = same(log([{"queue_id": n, "topic": b"T%d" % (n % 200)} for n in range(1000)]))
     assert len(built.runs) == 1000
@@ -155,6 +162,45 @@ def test_a_hole_in_the_log_is_a_hole_in_the_queue(log: Callable[..., bytes]) -> 
     built = same(log([{"queue_offset": n} for n in (0, 200, 201)]), gap_units_max=100)
     assert ordinals(built) == [(0, 1, 0)]
     assert built.anomaly_count == 2
+
+
+@given(
+    st.lists(queue_records, max_size=30),
+    st.integers(0, 30),
+    st.integers(0, 3000),
+    st.booleans(),
+    st.sampled_from([build_units, reference_build_units]),
+)
+def test_units_do_not_depend_on_where_a_log_was_cut(
+    log: Callable[..., bytes],
+    records: list[dict[str, Any]],
+    cut: int,
+    log_start: int,
+    multi: bool,
+    build: Build,
+) -> None:
+    """What the next record of a queue shows is asked for where it lies behind the cut."""
+    data = log(records, base=3000)
+    options = {"restart": True, "multi_dispatch": multi, "log_start": log_start}
+    whole, topics = scanned(data, base=3000)
+    once = QueueTable(topics)
+    wanted = build(whole, once, data, **options)
+
+    def behind(topic: bytes, queue_id: int, near: int) -> int:
+        for options in records[cut:][:near]:
+            is_one = (options["topic"], options["queue_id"]) == (topic, queue_id)
+            if is_one and options["sys_flag"] & 12 in (0, 8):
+                return int(options["queue_offset"])
+        return -1
+
+    columns, topics = scanned(data, capacity=cut, base=3000)
+    table = QueueTable(topics)
+    first = build(columns, table, data, behind=behind, **options)
+    rest, _ = scanned(data, topics, base=3000)
+    second = build(rest, table, data, first_row=columns.count, **options)
+    assert [*first.anomalies, *second.anomalies] == wanted.anomalies
+    assert first.anomaly_count + second.anomaly_count == wanted.anomaly_count
+    assert ends(table) == ends(once)
 
 
 def test_a_topic_made_again(log: Callable[..., bytes]) -> None:

@@ -196,6 +196,7 @@ class QueueStop(IntEnum):
     QUEUES_FULL = 1
     UNITS_FULL = 2
     TOPICS_FULL = 3
+    ASKS = 4  # the records behind the rows have to tell what is wrong with a row's number
 
 
 # Fields of a queue's state; each int64.
@@ -250,6 +251,10 @@ RUN_FIELDS: Final = 9
     QUEUES_MULTI_DISPATCH,  # whether multi-dispatch makes extra units
     QUEUES_RESTART,  # whether a step back begins the queue anew
     QUEUES_GAP_MAX,
+    QUEUES_LOG_START,  # of the log's first byte: more than had room is no gap; -1: see GAP_MAX
+    QUEUES_MAY_ASK,  # whether it stops with `ASKS`
+    QUEUES_ASKED_ROW,  # out: what it asks about; in: what the answer is about, -1 for none
+    QUEUES_ANSWER,  # the queue offset of the next record of that row's queue, -1 when none is near
     QUEUES_STATES,  # address of int64
     QUEUES_COUNT,  # in and out
     QUEUES_MAX,
@@ -277,8 +282,8 @@ RUN_FIELDS: Final = 9
     QUEUES_TOPIC_TEXT_MAX,
     QUEUES_TOPIC_SLOTS,
     QUEUES_TOPIC_SLOT_MASK,
-) = range(49)
-QUEUES_ARGUMENTS: Final = 49
+) = range(53)
+QUEUES_ARGUMENTS: Final = 53
 
 # Places in the arguments of `index_keys`.
 (

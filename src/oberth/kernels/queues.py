@@ -18,18 +18,19 @@ writes units at places that their numbers do not name:
     off, but the queue's next     as above, and all that     put where it belongs: only this number is
     record shows that it is wrong follow are shifted         wrong, or left out when it is not this queue's
 
-Each such case is reported as an anomaly. RocketMQ: DefaultMessageStore (dispatch), ConsumeQueue,
+Each such case is reported as an anomaly. What the next record of a queue shows may lie behind the
+rows: then the caller is asked for it, so that nothing depends on where a log was cut. RocketMQ: DefaultMessageStore (dispatch), ConsumeQueue,
 BatchConsumeQueue, MultiDispatch (light message queues).
 """  # noqa: E501 - the table
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from oberth.formats import batch_consume_queue, consume_queue
-from oberth.formats.message import SCHEDULE_TOPIC
+from oberth.formats.message import FIXED_SIZE_V1, SCHEDULE_TOPIC
 from oberth.formats.sys_flag import (
     INNER_BATCH,
     TRANSACTION_MASK,
@@ -53,6 +54,11 @@ _SPARE_QUEUES: Final = 64
 _INT64_MAX: Final = 2**63 - 1
 _UNIT_SIZES: Final = (consume_queue.UNIT_SIZE, batch_consume_queue.UNIT_SIZE)  # by kind
 assert (at.KIND_SIMPLE, at.KIND_BATCH) == (0, 1)
+
+
+Behind = Callable[[bytes, int, int], int]
+"""Gives the queue offset of the first record that has a unit in a queue (topic and id), among so
+many records behind the rows; -1 if none has one."""
 
 
 class UnitRun(NamedTuple):
@@ -233,6 +239,8 @@ def build_units(
     multi_dispatch: bool = False,
     restart: bool = False,
     gap_units_max: int = GAP_UNITS_MAX,
+    log_start: int = -1,
+    behind: Behind | None = None,
 ) -> BuiltUnits:
     """The units of the rows from ``first_row`` on, and the table moved after them.
 
@@ -244,6 +252,9 @@ def build_units(
         multi_dispatch: write units for the queues named by INNER_MULTI_DISPATCH too.
         restart: a queue offset before the queue's end begins the queue anew.
         gap_units_max: a queue offset further ahead of the queue's end is taken for damage.
+        log_start: CommitLog offset of the log's first byte: instead of ``gap_units_max``, as many
+            messages can be missing as had room before a record; -1 where that does not count.
+        behind: tells of the records behind the rows; without it there are none.
     """
     _know_batch_topics(table, multi_dispatch)
     rows = columns.count - first_row
@@ -252,7 +263,7 @@ def build_units(
     if kernel is None or not rows:
         return reference_build_units(
             columns, table, data, first_row=first_row, multi_dispatch=multi_dispatch,
-            restart=restart, gap_units_max=gap_units_max,
+            restart=restart, gap_units_max=gap_units_max, log_start=log_start, behind=behind,
         )  # fmt: skip
     topics = table.topics
     units_max = rows + (_MULTI_NAMES_MAX if multi_dispatch else 0)
@@ -272,6 +283,9 @@ def build_units(
     arguments[at.QUEUES_MULTI_DISPATCH] = multi_dispatch
     arguments[at.QUEUES_RESTART] = restart
     arguments[at.QUEUES_GAP_MAX] = gap_units_max
+    arguments[at.QUEUES_LOG_START] = log_start
+    arguments[at.QUEUES_MAY_ASK] = behind is not None
+    arguments[at.QUEUES_ASKED_ROW] = -1
     arguments[at.QUEUES_UNIT_QUEUE] = address(work)
     arguments[at.QUEUES_UNIT_ROW] = address(work) + 4 * units_max
     arguments[at.QUEUES_UNIT_INDEX] = address(work) + 8 * units_max
@@ -321,6 +335,10 @@ def build_units(
             break
         if stopped == QueueStop.QUEUES_FULL:
             table.grow()
+        elif stopped == QueueStop.ASKS:
+            assert behind is not None
+            row = arguments[at.QUEUES_ASKED_ROW]
+            arguments[at.QUEUES_ANSWER] = _ask(behind, columns, topics, row)
     odd = arguments[at.QUEUES_ANOMALY_COUNT]
     return BuiltUnits(
         runs,
@@ -330,6 +348,12 @@ def build_units(
         ],
         odd,
     )
+
+
+def _ask(behind: Behind, columns: Columns, topics: TopicTable, row: int) -> int:
+    """The queue offset of the next record of a row's queue behind the rows, -1 if none is near."""
+    near = row + 1 + LOOK_AHEAD_ROWS - columns.count
+    return behind(topics.names[columns.topic_id[row]], columns.queue_id[row], near)
 
 
 def _know_batch_topics(table: QueueTable, multi_dispatch: bool) -> None:
@@ -372,13 +396,22 @@ class _ReferenceBuild:
     """One call of `reference_build_units`."""
 
     def __init__(
-        self, columns: Columns, table: QueueTable, data: Buffer, restart: bool, gap_max: int
+        self,
+        columns: Columns,
+        table: QueueTable,
+        data: Buffer,
+        restart: bool,
+        gap_max: int,
+        log_start: int,
+        behind: Behind | None,
     ) -> None:
         self.columns = columns
         self.table = table
         self.data = memoryview(data)
         self.restart = restart
         self.gap_max = gap_max
+        self.log_start = log_start
+        self.behind = behind
         self.runs: list[_Run] = []
         self.open: dict[int, _Run] = {}
         self.anomalies: list[Anomaly] = []
@@ -416,7 +449,14 @@ class _ReferenceBuild:
                 and self.dispatched(other)
             ):
                 return columns.queue_offset[other]
-        return -1
+        if self.behind is None or row + 1 + LOOK_AHEAD_ROWS <= columns.count:
+            return -1
+        return _ask(self.behind, columns, self.table.topics, row)
+
+    def most_missing(self, row: int) -> int:
+        if self.log_start < 0:
+            return self.gap_max
+        return (self.columns.commit_log_offset[row] - self.log_start) // FIXED_SIZE_V1 + 1
 
     def put(self, queue: int, row: int, ordinal: int, look_ahead: bool) -> None:
         columns = self.columns
@@ -445,7 +485,7 @@ class _ReferenceBuild:
                     return
                 self.note(row, QueueAnomaly.RESTART)
                 restarts = True
-            elif ordinal - following > self.gap_max:
+            elif ordinal - following > self.most_missing(row):
                 self.note(row, QueueAnomaly.GAP_TOO_LARGE)
                 return
             else:
@@ -532,10 +572,12 @@ def reference_build_units(
     multi_dispatch: bool = False,
     restart: bool = False,
     gap_units_max: int = GAP_UNITS_MAX,
+    log_start: int = -1,
+    behind: Behind | None = None,
 ) -> BuiltUnits:
     """`build_units` in plain Python."""
     _know_batch_topics(table, multi_dispatch)
-    build = _ReferenceBuild(columns, table, data, restart, gap_units_max)
+    build = _ReferenceBuild(columns, table, data, restart, gap_units_max, log_start, behind)
     for row in range(first_row, columns.count):
         if not build.dispatched(row):
             continue

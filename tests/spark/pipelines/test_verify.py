@@ -20,6 +20,7 @@ from tests.rigs.campaigns import examples
 from tests.rigs.damage import foreign_bytes
 
 from oberth.cli.main import oberth
+from oberth.formats.message import QUEUE_OFFSET_POSITION
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
@@ -29,6 +30,7 @@ from oberth.spark.sink import stage
 from oberth.spark.write_options import parse_write_options
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline import log_columns
 from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.index_view import real_count
 from oberth.store.offline.reader import StoreReader
@@ -110,6 +112,41 @@ def test_stores_of_mixed_lines(name: str, range_size: int, tmp_path: Path) -> No
     found = verify(InProcess(), str(tmp_path / name), range_size=range_size)
     assert found.clean, [str(each) for each in found.damage]
     check(tmp_path / name, None, range_size)
+
+
+@pytest.fixture(scope="module")
+def two_queues(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with messages for two queues by turns, in a small log."""
+    root = tmp_path_factory.mktemp("small") / "store"
+    sizes = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "400"}
+    options = parse_write_options({"path": str(root), "topic": "T", **sizes})
+    work = work_directory(str(root), "made")
+    rows = pa.record_batch({"value": [b"x"] * 20, "partition": [n % 2 for n in range(20)]})
+    StoreLoader(options).commit([stage(iter([rows]), options, work)], work)
+    return root
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 1 << 40])
+@pytest.mark.parametrize("number", [8, 9])
+def test_a_wrong_queue_offset_is_told_by_what_lies_behind_its_range(
+    two_queues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, wrong: int
+) -> None:
+    """A range, or a piece of a single reader, may end before the next record of a queue."""
+    root = tmp_path / "store"
+    shutil.copytree(two_queues, root)
+    with StoreReader(root) as reader:
+        places = sorted(message.commit_log_offset for message in reader.messages())
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(places[number] + QUEUE_OFFSET_POSITION)
+        file.write(wrong.to_bytes(8, "big"))
+    found = verify(InProcess(), str(root)).findings
+    assert [each.found for each in found] == [f"queue offset {wrong} (misnumbered)"]
+    for size in places[1:]:
+        check(root, None, size)
+    for size in places[1:]:
+        monkeypatch.setattr(log_columns, "PIECE_SIZE", size)
+        with StoreReader(root) as reader:
+            assert verify_here(reader).findings == found
 
 
 SHAPE = {"maxHashSlotNum": "50", "maxIndexNum": "100"}

@@ -95,7 +95,23 @@ static int64_t next_in_queue(int64_t *args, int64_t row, int64_t topic, int64_t 
     for (int64_t other = row + 1; other < last; other++)
         if (topics[other] == topic && queue_ids[other] == queue_id && gets_unit(flags[other]))
             return int64_at(args[QUEUES_QUEUE_OFFSET])[other];
-    return -1;
+    return args[QUEUES_ASKED_ROW] == row ? args[QUEUES_ANSWER] : -1;
+}
+
+/* Whether only the records behind the rows can tell what is wrong with a row's number. */
+static bool asks(int64_t *args, int64_t queue, int64_t row, int64_t ordinal) {
+    if (args[QUEUES_MAY_ASK] == 0 || args[QUEUES_ASKED_ROW] == row) return false;
+    if (row + 1 + LOOK_AHEAD_ROWS <= args[QUEUES_ROWS]) return false;
+    int64_t *states = int64_at(args[QUEUES_STATES]);
+    int64_t *state = STATE(queue);
+    if (state[QUEUE_NEXT] < 0 || state[QUEUE_NEXT] == ordinal) return false;
+    return next_in_queue(args, row, state[QUEUE_TOPIC], state[QUEUE_ID]) < 0;
+}
+
+/* The most messages that can be missing before a record. */
+static int64_t gap_max(const int64_t *args, int64_t offset) {
+    if (args[QUEUES_LOG_START] < 0) return args[QUEUES_GAP_MAX];
+    return (offset - args[QUEUES_LOG_START]) / FIXED_SIZE_V1 + 1;
 }
 
 /* Plans the unit of one record by the rules of ConsumeQueue, if it gets one. */
@@ -131,7 +147,7 @@ static void put_simple(int64_t *args, int64_t queue, int64_t row, int64_t ordina
             }
             note(args, offset, QueueAnomaly_RESTART);
             restarts = 1;
-        } else if (ordinal - following > args[QUEUES_GAP_MAX]) {
+        } else if (ordinal - following > gap_max(args, offset)) {
             note(args, offset, QueueAnomaly_GAP_TOO_LARGE);
             return;
         } else {
@@ -318,6 +334,11 @@ int64_t kernel_queues(int64_t *args) {
         int64_t queue = find_queue(args, topics[row], queue_ids[row], kind);
         if (queue < 0) {
             stopped = QueueStop_QUEUES_FULL;
+            break;
+        }
+        if (kind == KIND_SIMPLE && asks(args, queue, row, ordinals[row])) {
+            args[QUEUES_ASKED_ROW] = row;
+            stopped = QueueStop_ASKS;
             break;
         }
         if (args[QUEUES_MULTI_DISPATCH] != 0) {

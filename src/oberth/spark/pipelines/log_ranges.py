@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, Protocol
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
-from oberth.kernels.queues import QueueTable, UnitRun, build_units
+from oberth.kernels.queues import QueueTable, UnitRun
 from oberth.kernels.scan import find_record
 from oberth.spark.pipelines.tasks import Done, TaskRunner
 from oberth.store.offline.filler import is_filler_topic
@@ -48,6 +48,7 @@ from oberth.store.offline.log_columns import (
     rows_failing_crc,
 )
 from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.part_units import part_units
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import batch_topics, gap_max
 from oberth.store.offline.segments import Segment
@@ -600,19 +601,10 @@ class _RangeScan:
             )
 
     def _build(self, part: Rows) -> None:
-        config = self.job.layout.config
-        log_start = self.reader.min_offset
-        built = build_units(
-            part.columns,
-            self.table,
-            part.segment.view,
-            multi_dispatch=config.enable_multi_dispatch,
-            restart=True,
-            gap_units_max=gap_max(part, log_start),
-        )
+        built = part_units(self.reader, part, self.table)
         for anomaly in built.anomalies:
             self.result.events.append(FoundAnomaly(anomaly.commit_log_offset, anomaly.what))
-        front_max = gap_max(part, 0) if log_start == 0 else 0
+        front_max = gap_max(part) if self.reader.min_offset == 0 else 0
         for run in built.runs:
             key = (run.topic, run.queue_id)
             units = self.units.get(key)

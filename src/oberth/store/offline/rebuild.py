@@ -38,12 +38,13 @@ from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.index_file import HEADER, HEADER_SIZE, IndexHeader
+from oberth.formats.message import FIXED_SIZE_V1
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.paths import segment_start
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
-from oberth.kernels.queues import Anomaly, QueueTable, build_units
+from oberth.kernels.queues import Anomaly, QueueTable
 from oberth.store import recovery_state
 from oberth.store.file_kinds import refuse_odd_ones
 from oberth.store.files import OsFileSystem
@@ -52,12 +53,12 @@ from oberth.store.offline.indexed_tags import IndexedTags, tags_known
 from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.log_columns import ColumnReader, Rows
 from oberth.store.offline.log_walk import Damage, LogEnd
+from oberth.store.offline.part_units import part_units
 from oberth.store.offline.queue_files import QueueTreeWriter
 from oberth.store.offline.queue_view import QueueView
 from oberth.store.offline.reader import StoreReader
 from oberth.store.store_lock import StoreLock
 
-RECORD_SIZE_MIN: Final = 91
 BESIDE_SUFFIX: Final = ".oberth-rebuild"
 OLD_SUFFIX: Final = ".oberth-old"
 DERIVED_DIRECTORIES: Final = (
@@ -254,24 +255,17 @@ def _build(
             elif isinstance(part, LogEnd):
                 report.log_end = part.offset
             elif isinstance(part, Rows):
-                view, columns = part.segment.view, part.columns
+                columns = part.columns
                 if reader.min_offset == 0:
                     # Nothing has expired: a queue that does not begin at 0 has lost its front.
-                    tree.lost_front_max = gap_max(part, 0)
+                    tree.lost_front_max = gap_max(part)
                 report.records += columns.count
                 indexed = None
                 if config.message_index_enable:
                     indexed = beside.submit(index_rows, part)
                 if ext is not None:
                     ext.note(part, topics)
-                built = build_units(
-                    columns,
-                    table,
-                    view,
-                    multi_dispatch=config.enable_multi_dispatch,
-                    restart=True,
-                    gap_units_max=gap_max(part, reader.min_offset),
-                )
+                built = part_units(reader, part, table)
                 for run in built.runs:
                     tree.add(run)
                 report.anomalies += built.anomalies[: 1000 - len(report.anomalies)]
@@ -309,10 +303,10 @@ def _queue_tree(
     )
 
 
-def gap_max(part: Rows, log_start: int) -> int:
-    """The most messages that can be missing before these records: as many as had room."""
+def gap_max(part: Rows) -> int:
+    """The most messages that can be missing before these records of a log from 0 on."""
     last = part.columns.commit_log_offset[part.columns.count - 1]
-    return int((last - log_start) // RECORD_SIZE_MIN + 1)
+    return int(last // FIXED_SIZE_V1 + 1)
 
 
 def batch_topics(layout: StoreLayout) -> frozenset[bytes]:

@@ -31,7 +31,7 @@ from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OF
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.arguments import QueueAnomaly
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
-from oberth.kernels.queues import QueueTable, UnitRun, build_units
+from oberth.kernels.queues import QueueTable, UnitRun
 from oberth.store import recovery_state
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.filler import is_filler_topic
@@ -41,8 +41,9 @@ from oberth.store.offline.lock_state import is_locked
 from oberth.store.offline.log_columns import BlankMet, ColumnReader, Rows, rows_failing_crc
 from oberth.store.offline.log_walk import Damage, LogEnd, missing_at_end
 from oberth.store.offline.lost_records import describe_range
+from oberth.store.offline.part_units import part_units
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import batch_topics, gap_max
+from oberth.store.offline.rebuild import batch_topics
 from oberth.store.offline.verify_index import IndexCheck
 from oberth.store.offline.verify_queues import BatchQueueCheck, QueueCheck, SimpleQueueCheck
 
@@ -155,7 +156,7 @@ class VerifyRun:
     # The log
 
     def _log(self, index: IndexCheck, beside: Executor) -> None:
-        reader, config = self.reader, self.layout.config
+        reader = self.reader
         topics = TopicTable()
         table = QueueTable(topics, batch_topics(self.layout))
         log = ColumnReader(
@@ -174,14 +175,7 @@ class VerifyRun:
                 self._rows(part, topics)
                 if not self.has_fillers and any(map(is_filler_topic, topics.names)):
                     self.has_fillers = True
-                built = build_units(
-                    part.columns,
-                    table,
-                    part.segment.view,
-                    multi_dispatch=config.enable_multi_dispatch,
-                    restart=True,
-                    gap_units_max=gap_max(part, reader.min_offset),
-                )
+                built = part_units(reader, part, table)
                 for anomaly in built.anomalies:
                     self._anomaly(anomaly.commit_log_offset, anomaly.what)
                 if has_queues:
