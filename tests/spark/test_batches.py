@@ -6,6 +6,7 @@ And bodies that are not what their flags say: a row each, never the end of a que
 from __future__ import annotations
 
 import zlib
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from oberth.errors import RecordError
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.sys_flag import COMPRESSED, COMPRESSION_ZSTD, INNER_BATCH, NEED_UNWRAP
 from oberth.spark import batches
+from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS, moment
 from oberth.spark.schemas import COLUMNS
 
 
@@ -161,3 +163,28 @@ def test_an_export_puts_what_cannot_be_unpacked_into_quarantine(
         for root in (poisoned.root, tmp_path / "store")
     )
     assert before == after
+
+
+@pytest.mark.parametrize(
+    "impossible", [2**62, 2**52, -(2**62), TIME_MAX_MS + 1, TIME_MIN_MS - 1], ids=str
+)
+def test_a_time_that_no_calendar_has_is_null(
+    growing_store: Any, read_store: Any, impossible: int
+) -> None:
+    """Damage, or what a client made up: neither Spark nor Python could show it."""
+    growing_store.append("T", 0, b"a", time=impossible)
+    growing_store.append("T", 0, b"b", time=-5)
+    rows = read_store(growing_store.root, columns="timestamp").rows
+    assert rows == [
+        {"timestamp": None},
+        {"timestamp": datetime(1969, 12, 31, 23, 59, 59, 995_000, UTC)},
+    ]
+
+
+def test_the_first_and_the_last_time_are_datetimes_in_every_zone() -> None:
+    for edge in (TIME_MIN_MS, TIME_MAX_MS):
+        for hours in (-23, 23):
+            here = moment(edge)
+            assert here is not None
+            here.astimezone(timezone(timedelta(hours=hours)))
+    assert moment(TIME_MAX_MS + 1) is moment(TIME_MIN_MS - 1) is None

@@ -25,6 +25,7 @@ from oberth.formats.batch_body import BatchItem, decode_batch
 from oberth.formats.compression import decompress_body
 from oberth.kernels.columns import Columns
 from oberth.kernels.gather import Gathered, host_texts, message_ids, property_maps
+from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
 from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -268,8 +269,7 @@ class _Arrays:
     def _times(self, name: str, kind: pa.DataType) -> pa.Array:
         millis = self._numbers(name)
         if pa.types.is_timestamp(kind):
-            # Beyond the year 294246 microseconds overflow; such a time is damage.
-            wrong = (millis > _MILLIS_MAX) | (millis < -_MILLIS_MAX)
+            wrong = (millis > TIME_MAX_MS) | (millis < TIME_MIN_MS)  # such a time is damage
             micros = pa.array(millis * 1000, pa.int64(), mask=wrong if wrong.any() else None)
             return micros.cast(kind)
         return pa.array(millis)
@@ -479,9 +479,6 @@ class _Arrays:
 
     def _make_stored_properties(self, kind: pa.DataType) -> pa.Array:
         return self._spans("properties", kind)
-
-
-_MILLIS_MAX: Final = (2**63 - 1) // 1000
 
 
 def _snake(name: str) -> str:

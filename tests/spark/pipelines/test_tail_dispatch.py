@@ -15,6 +15,7 @@ import pytest
 
 from oberth.errors import StoreLockedError
 from oberth.formats.message_store_config import Dispatch, MessageStoreConfig
+from oberth.spark.calendar import moment
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 from oberth.store.following_store import FollowingStore
 from oberth.store.message_store import MessageStore
@@ -58,6 +59,21 @@ def test_a_growing_log(growing_store: Any) -> None:
             tail.flush()
             check(growing_store.root, count)
         assert tail.records == count
+
+
+@pytest.mark.parametrize("impossible", [2**62, 2**52, -(2**62), -(2**63)], ids=str)
+def test_a_time_that_no_calendar_has_ends_no_query(growing_store: Any, impossible: int) -> None:
+    pytest.importorskip("pyspark")
+    from oberth.spark.pipelines.dispatch_stream import DispatchReader
+
+    growing_store.append("Topic", 0, b"a", time=impossible, dispatch=False)
+    growing_store.append("Topic", 0, b"b", time=impossible, dispatch=False)
+    reader = DispatchReader(str(growing_store.root), OPTIONS)
+    offset, rows = reader.initialOffset(), list[Any]()
+    while sum(row[1] for row in rows) < 2:
+        made, offset = reader.read(offset)
+        rows += list(made)
+    assert {row[2] for row in rows} <= {None, moment(0)}
 
 
 def test_a_backlog_is_taken_in_one_step(

@@ -7,19 +7,19 @@ does with the row. The query's checkpoint only counts; where dispatch stands is 
 
     position         bigint     CommitLog offset up to which was dispatched
     records          bigint     how many records this step took
-    storeTimestamp   timestamp  of the newest of them
+    storeTimestamp   timestamp  of the newest of them; null where a damaged one names no time
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from oberth.errors import OptionError
+from oberth.spark.calendar import moment
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class DispatchReader(SimpleDataSourceStreamReader):
         while True:
             done = self._tail.advance()
             if done.records:
-                when = datetime.fromtimestamp(done.store_timestamp / 1000, UTC)
-                rows = [(done.position, done.records, when)]
+                rows = [(done.position, done.records, moment(done.store_timestamp))]
                 return iter(rows), {"step": start["step"] + 1}
             if time.monotonic() >= deadline:
                 return iter([]), start
