@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +28,7 @@ from oberth.errors import (
     RemotingConnectError,
     RemotingSendRequestError,
     RemotingTimeoutError,
+    StoreCorruptError,
     UnknownOptionError,
 )
 from oberth.formats.message_store_config import DEFAULT_ROOT
@@ -113,30 +115,45 @@ def refused_certificate() -> RemotingConnectError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "word"),
-    [
-        (refused_certificate(), "--tls-ca FILE"),
-        (refused_certificate(), "--tls-insecure"),
-        (UnknownOptionError("nonsens: no such option"), "Apache's names"),
-        (OptionError("address 'x' is not host:port, where the port is a number"), None),
-        (NotFoundError("/x: no such directory"), "store root"),
-        (NotFoundError("topic 'T' has no ConsumeQueue"), None),
-        (MQBrokerError(17, "no topic 'T'"), "topic create"),
-        (MQBrokerError(17, "no broker knows group 'G'"), "group create"),
-        (MQBrokerError(1, "busy"), None),
-        (PermissionError(errno.EACCES, "denied", "/store/lock"), "user that the broker runs as"),
-        (PermissionError(errno.EACCES, "denied"), None),
-        (RemotingConnectError("no connection to a:1 within 3 s"), None),
-        (RemotingSendRequestError("connection to a:1 closed before the response"), "name server"),
-        (RemotingSendRequestError("queue of requests is full"), None),
-        (RemotingTimeoutError("no response from a:1 to code 28 within 5 ms"), "cluster list"),
-        (OberthError("anything"), None),
-    ],
-)
+HINTS: Final = [
+    (refused_certificate(), "--tls-ca FILE"),
+    (refused_certificate(), "--tls-insecure"),
+    (UnknownOptionError("nonsens: no such option"), "Apache's names"),
+    (OptionError("address 'x' is not host:port, where the port is a number"), None),
+    (NotFoundError("/x: no such directory"), "store root"),
+    (NotFoundError("topic 'T' has no ConsumeQueue"), None),
+    (MQBrokerError(17, "no topic 'T'"), "topic create"),
+    (MQBrokerError(17, "no broker knows group 'G'"), "group create"),
+    (MQBrokerError(1, "busy"), None),
+    (PermissionError(errno.EACCES, "denied", "/store/lock"), "user that the broker runs as"),
+    (PermissionError(errno.EACCES, "denied"), None),
+    (RemotingConnectError("no connection to a:1 within 3 s"), None),
+    (RemotingSendRequestError("connection to a:1 closed before the response"), "name server"),
+    (RemotingSendRequestError("queue of requests is full"), None),
+    (RemotingTimeoutError("no response from a:1 to code 28 within 5 ms"), "cluster list"),
+    (OberthError("anything"), None),
+]
+"""By error, what its hint says; None where it has none."""
+
+
+@pytest.mark.parametrize(("error", "word"), HINTS)
 def test_hints_stand_where_they_fit(error: Exception, word: str | None) -> None:
     hint = hint_for(error)
     assert hint is None if word is None else hint is not None and word in hint
+
+
+@pytest.mark.parametrize(
+    ("error", "running"),
+    [
+        (RemotingTimeoutError("no response from a:1 to code 106 within 5 ms"), "cluster list"),
+        (StoreCorruptError("/x/config/topics.json: no JSON"), "store verify"),
+    ],
+)
+def test_no_hint_names_the_command_that_it_is_given_by(error: Exception, running: str) -> None:
+    assert f"oberth {running}" in str(hint_for(error))
+    own = hint_for(error, running)
+    assert own is not None
+    assert f"oberth {running}" not in own
 
 
 def test_packages_and_their_extras() -> None:

@@ -115,6 +115,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
             main([known.get(each, each) for each in words])
         code, err = ended.value.code, capsys.readouterr().err
         assert "Traceback" not in err
+        hints = [line for line in err.splitlines() if line.startswith("hint: ")]
+        assert not any(f"`oberth {' '.join(words[:2])}" in each for each in hints), err
         return (code if isinstance(code, int) else 0), err
 
     return call

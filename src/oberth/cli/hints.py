@@ -74,11 +74,18 @@ def missing_extra(error: ImportError) -> str | None:
     )
 
 
-def hint_for(error: BaseException) -> str | None:
-    """What to try next, or None."""
+def hint_for(error: BaseException, running: str = "") -> str | None:
+    """What to try next, or None.
+
+    Args:
+        error: what a command ended with.
+        running: that command, such as ``cluster list``; no hint names it.
+    """
     if isinstance(error, StoreLockedError):
         return "a broker has the store open; `oberth store inspect` and `verify` only read"
     if isinstance(error, StoreCorruptError):
+        if running == "store verify":
+            return "`oberth store salvage DIR --into NEW` copies what is undamaged"
         return "`oberth store verify DIR` names every damaged place, `salvage` keeps the rest"
     if isinstance(error, StoreFullError):
         return "free some space, or choose another disk"
@@ -101,7 +108,10 @@ def hint_for(error: BaseException) -> str | None:
             "if it takes nothing but TLS, --tls-ca FILE, --tls or --tls-insecure is missing"
         )
     if isinstance(error, RemotingTimeoutError):
-        return "it is very busy, stopped or out of reach; `oberth cluster list` shows who answers"
+        others = "`oberth cluster list` shows who answers"
+        if running == "cluster list":
+            others = "-n with the addresses of other name servers asks those"
+        return f"it is very busy, stopped or out of reach; {others}"
     if isinstance(error, MQBrokerError | MQClientError):
         if error.response_code == REQUEST_CODE_NOT_SUPPORTED:
             return "what listens there is no broker, or one that does not know this request"

@@ -93,6 +93,7 @@ def oberth() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and ends the process."""
+    running = " ".join((sys.argv[1:] if arguments is None else arguments)[:2])
     open_closed_streams()
     escape_what_cannot_be_shown()
     try:
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("aborted", err=True)
         sys.exit(130)
     except OberthError as error:
-        fail(error)
+        fail(error, running)
         sys.exit(EXIT_UNUSABLE)
     except UnicodeEncodeError as error:
         fail(OberthError(f"{error.object[error.start : error.end]!r} is no text in UTF-8"))
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 leave_stream(stream)
         sys.exit(0)
     except OSError as error:
-        fail(error)
+        fail(error, running)
         sys.exit(EXIT_UNUSABLE)
     except ImportError as error:
         text = missing_extra(error)

@@ -66,12 +66,12 @@ def tell(text: str) -> None:
     click.echo(printable(text))
 
 
-def fail(error: BaseException) -> None:
-    """An error with a hint, on stderr."""
+def fail(error: BaseException, running: str = "") -> None:
+    """An error with a hint, on stderr; ``running`` is the command that ended with it."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror}"
-    hint = hint_for(error)
+    hint = hint_for(error, running)
     if talk_to is not None:
         talk_to(logging.ERROR, text if hint is None else f"{text} (hint: {hint})")
         return
