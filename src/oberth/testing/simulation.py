@@ -441,7 +441,8 @@ class Simulation:
     async def _consume(self, config: ClientConfig) -> None:
         async def take(message: MessageExt) -> None:
             await asyncio.sleep(self.rng.uniform(0, 0.02))
-            if self.rng.random() < 0.2:
+            # Each further try comes later than the one before.
+            if self.rng.random() < (0.02 if message.reconsume_times else 0.2):
                 raise ValueError("bad luck")
             self.ledger.consume("push", message.body.decode(), self.loop.wall_ms())
 
