@@ -112,22 +112,12 @@ def recover(
         now_ms: the clock.
     """
     if not log.queue.segments:
-        queues.recover()
-        queues.destroy_all()
-        load_index(0)
-        log.set_end(0)
-        return RecoveryReport(abnormal, 0, 0, 0, (), -1, -1, 0, 0, "no CommitLog", -1, 0)
+        return _recover_without_log(log, queues, load_index, abnormal=abnormal)
     log_min = log.queue.min_offset
     trusted = state is not None and _fits(log, state)
-    extents = None
-    if trusted and state is not None and state.clean and not abnormal:
-        extents = {
-            (topic, queue_id): QueueExtent(*extent)
-            for topic, table in state.queues.items()
-            for queue_id, extent in table.items()
-        }
     redispatch_from = state.safe_offset if abnormal and trusted and state is not None else None
-    queue_end = queues.recover(extents)
+    is_clean = trusted and state is not None and state.clean and not abnormal
+    queue_end = queues.recover(_extents(state) if is_clean and state is not None else None)
     lacks_firsts = state is not None and trusted and _lacks_firsts(queues, state, log_min)
     if not trusted or lacks_firsts:
         queues.drop_headless(log_min)
@@ -148,23 +138,7 @@ def recover(
         # No hole of a power cut may stay between units.
         queues.truncate(redispatch_from)
         queue_end = queues.max_physic_offset
-    # Up to where queues and index may lead: not to what looks like a message and is none.
-    right_to = end.end_offset
-    for damage in end.damages:
-        _LOG.error(
-            "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
-        )
-        # Behind a checkpoint of ours nobody was promised what was torn.
-        filled = mends and abnormal and trusted and _fill(log, damage)
-        if damage.reason in _LOOKS_WHOLE and abnormal and not filled:
-            if mends or not trusted:
-                _strike_out(log, damage.start)
-        elif not filled:
-            continue
-        right_to = min(right_to, damage.start)
-    if abnormal and trusted and end.stale_end > end.end_offset:
-        # A start after an orderly stop, and RocketMQ, would take what only looks whole for the log.
-        _strike_out(log, end.end_offset)
+    right_to = _settle_damages(log, end, abnormal=abnormal, trusted=trusted, mends=mends)
     before = log.queue.max_offset
     if queue_end >= right_to:
         queues.truncate(right_to)
@@ -202,6 +176,57 @@ def recover(
         timestamp,
         trusted,
     )
+
+
+def _recover_without_log(
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    load_index: Callable[[int], int],
+    *,
+    abnormal: bool,
+) -> RecoveryReport:
+    """Queues of a log that is not there lead nowhere."""
+    queues.recover()
+    queues.destroy_all()
+    load_index(0)
+    log.set_end(0)
+    return RecoveryReport(abnormal, 0, 0, 0, (), -1, -1, 0, 0, "no CommitLog", -1, 0)
+
+
+def _extents(state: RecoveryState) -> dict[tuple[str, int], QueueExtent]:
+    """What a clean shutdown noted down of each queue."""
+    return {
+        (topic, queue_id): QueueExtent(*extent)
+        for topic, table in state.queues.items()
+        for queue_id, extent in table.items()
+    }
+
+
+def _settle_damages(
+    log: CommitLog, end: LogEnd, *, abnormal: bool, trusted: bool, mends: bool
+) -> int:
+    """Sees to it that nobody takes what is torn for messages; the arguments are those of `recover`.
+
+    Returns:
+        Up to where queues and index may lead: not to what looks like a message and is none.
+    """
+    right_to = end.end_offset
+    for damage in end.damages:
+        _LOG.error(
+            "CommitLog: bytes %d to %d hold no valid record (%s); what follows is kept", *damage
+        )
+        # Behind a checkpoint of ours nobody was promised what was torn.
+        filled = mends and abnormal and trusted and _fill(log, damage)
+        if damage.reason in _LOOKS_WHOLE and abnormal and not filled:
+            if mends or not trusted:
+                _strike_out(log, damage.start)
+        elif not filled:
+            continue
+        right_to = min(right_to, damage.start)
+    if abnormal and trusted and end.stale_end > end.end_offset:
+        # A start after an orderly stop, and RocketMQ, would take what only looks whole for the log.
+        _strike_out(log, end.end_offset)
+    return right_to
 
 
 def _lacks_firsts(queues: ConsumeQueueStore, state: RecoveryState, log_min: int) -> bool:
