@@ -274,27 +274,13 @@ class Guard:
         if scope["query_string"].count(b"&") >= QUERY_FIELDS_MAX:
             await refuse(400, f"an address has at most {QUERY_FIELDS_MAX} fields")
             return
-        path: str = scope["path"]
         if identifier is None and _is_link_of_another_site(scope, headers):
-            target = scope["raw_path"].decode("latin-1")
-            query = scope["query_string"].decode("latin-1")
-            address = escape(f"{target}?{query}" if query else target)
-            again = f'<meta http-equiv="refresh" content="0; url={address}">'
-            await _page("Oberth", f'<a href="{address}">Go on</a>', 200, again)(
-                scope, receive, guarded
-            )
+            await _go_on(scope)(scope, receive, guarded)
             return
         session = self._session(identifier)
         if session is None:
-            if not path.startswith(OPEN_PATHS):
-                response: Response
-                if scope["method"] == "GET" and headers.get("x-requested-with") is None:
-                    target = path + (f"?{scope['query_string'].decode('latin-1')}".rstrip("?"))
-                    response = RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
-                else:
-                    text = 'Nothing was done. <a href="/login">Log in</a>, and do it again.'
-                    response = _page("You are not logged in any more", text, 401)
-                await response(scope, receive, guarded)
+            if not scope["path"].startswith(OPEN_PATHS):
+                await _log_in_first(scope, headers)(scope, receive, guarded)
                 return
             session = self._sessions.anonymous(identifier)
         if session.identifier != identifier:
@@ -407,6 +393,25 @@ def _page(title: str, text: str, status: int, head: str = "") -> Response:
         f'<body><main id="main"><h1>{title}</h1><p>{text}</p></main></body></html>',
         status,
     )
+
+
+def _go_on(scope: Scope) -> Response:
+    """A page that leads to the same address: from it the browser sends the cookie that it has."""
+    target = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    address = escape(f"{target}?{query}" if query else target)
+    again = f'<meta http-equiv="refresh" content="0; url={address}">'
+    return _page("Oberth", f'<a href="{address}">Go on</a>', 200, again)
+
+
+def _log_in_first(scope: Scope, headers: Headers) -> Response:
+    """What one who is not logged in is shown instead of a page."""
+    if scope["method"] == "GET" and headers.get("x-requested-with") is None:
+        query = scope["query_string"].decode("latin-1")
+        target = scope["path"] + f"?{query}".rstrip("?")
+        return RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
+    text = 'Nothing was done. <a href="/login">Log in</a>, and do it again.'
+    return _page("You are not logged in any more", text, 401)
 
 
 def _is_link_of_another_site(scope: Scope, headers: Headers) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -56,43 +57,24 @@ async def messages(console: Console, request: Request) -> Response:
     topic = known_topic_name(query.get("topic", ""))
     admin = console.admin_of(request)
     if query.get("id", "").strip():
-        found = await admin.view_message(topic, query["id"].strip())
-        if not found.broker_name:  # an answer by offset id does not name the broker
-            state = await console.cluster.soon(Part.BROKERS)
-            hosts = {key.address: key.name for key in state.brokers}
-            found.broker_name = hosts.get(found.store_host, "")
-        return RedirectResponse(message_link(topic, found), 303)
+        return await _by_id(console, admin, topic, query["id"].strip())
     silent: Silent = {}
     stats = await known_stats(admin, topic, silent)
     ends = {(queue.broker_name, queue.queue_id): end for queue, end in stats.offset_table.items()}
     filters = {name: query.get(name, "") for name in FILTERS}
-    values: dict[str, Any] = {"problem": "", "looked": 0, "more": None, "shown": []}
-    direction = "newest"
     key = query.get("key", "").strip()
+    seen = _Seen()
     try:
         match = matcher(tag=filters["tag"], sql=filters["sql"], text=filters["body"])
         if key:
-            direction = "key"
-            with_key = list(reversed(await admin.query_message(topic, key, silent=silent)))
+            seen.direction = "key"
+            seen.messages = list(reversed(await admin.query_message(topic, key, silent=silent)))
             if match is not None:
-                with_key = await asyncio.to_thread(_filtered, match, with_key)
-            values["shown"] = with_key
+                seen.messages = await asyncio.to_thread(_filtered, match, seen.messages)
         else:
-            direction, start, chosen = await _start(admin, topic, ends, query)
-            found_page = await browse(
-                admin, topic, chosen, is_newest_first=direction == "newest", cursor=start,
-                limit=PAGE_SIZE, match=match,
-            )  # fmt: skip
-            values["shown"], values["looked"] = found_page.messages, found_page.looked
-            if found_page.cursor:
-                kept = {k: v for k, v in query.items() if k not in ("cursor", "at", "follow")}
-                values["more"] = texts.href(
-                    "/messages",
-                    **{**kept, "cursor": cursor_text(found_page.cursor), "order": direction},
-                )
+            await _browse(seen, admin, topic, ends, query, match)
     except (OptionError, FormatError) as error:
-        values["problem"] = str(error)
-    shown: list[MessageExt] = values["shown"]
+        seen.problem = str(error)
     return console.render(
         request,
         "messages.html",
@@ -103,19 +85,72 @@ async def messages(console: Console, request: Request) -> Response:
         kept=sum(each.max_offset - each.min_offset for each in ends.values()),
         rows=[
             (each, text, message_link(topic, each))
-            for each, text in zip(shown, await snippets(shown), strict=True)
+            for each, text in zip(seen.messages, await snippets(seen.messages), strict=True)
         ],
-        span=times_of(shown),
+        span=times_of(seen.messages),
         filters=filters,
         key=key,
         at=texts.time_field(query.get("at", "")),
         queue=query.get("queue", ""),
         offset=offset if (offset := query.get("offset", "").strip()).isdecimal() else "",
-        direction=direction,
-        follows=query.get("follow") == "1" and direction == "newest",
+        direction=seen.direction,
+        follows=query.get("follow") == "1" and seen.direction == "newest",
         is_first="cursor" not in query,
-        **{name: values[name] for name in ("problem", "looked", "more")},
+        problem=seen.problem,
+        looked=seen.looked,
+        more=seen.more,
     )
+
+
+async def _by_id(console: Console, admin: Admin, topic: str, message_id: str) -> Response:
+    """Leads to the page of one message."""
+    found = await admin.view_message(topic, message_id)
+    if not found.broker_name:  # an answer by offset id does not name the broker
+        state = await console.cluster.soon(Part.BROKERS)
+        hosts = {key.address: key.name for key in state.brokers}
+        found.broker_name = hosts.get(found.store_host, "")
+    return RedirectResponse(message_link(topic, found), 303)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a page of messages shows.
+
+    Attributes:
+        messages: in the order of the page.
+        direction: newest, oldest, or key where a key was asked for.
+        looked: how many messages were looked at for them.
+        more: the address of what follows.
+        problem: what was wrong with the question.
+    """
+
+    messages: list[MessageExt] = field(default_factory=list)
+    direction: str = "newest"
+    looked: int = 0
+    more: str | None = None
+    problem: str = ""
+
+
+async def _browse(
+    seen: _Seen,
+    admin: Admin,
+    topic: str,
+    ends: dict[Place, TopicOffset],
+    query: Mapping[str, str],
+    match: Match | None,
+) -> None:
+    """Fills in what queues hold from where the question says on."""
+    seen.direction, start, chosen = await _start(admin, topic, ends, query)
+    found = await browse(
+        admin, topic, chosen, is_newest_first=seen.direction == "newest", cursor=start,
+        limit=PAGE_SIZE, match=match,
+    )  # fmt: skip
+    seen.messages, seen.looked = found.messages, found.looked
+    if found.cursor:
+        kept = {k: v for k, v in query.items() if k not in ("cursor", "at", "follow")}
+        seen.more = texts.href(
+            "/messages", **{**kept, "cursor": cursor_text(found.cursor), "order": seen.direction}
+        )
 
 
 def _filtered(match: Match, found: Sequence[MessageExt]) -> list[MessageExt]:
