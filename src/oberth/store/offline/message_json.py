@@ -9,9 +9,9 @@ the empty values there. ``inner`` are the messages inside an inner batch.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from oberth.errors import FormatError
 from oberth.formats import properties as names
@@ -24,6 +24,11 @@ from oberth.formats.message import SCHEDULE_TOPIC, MessageExt, decode_host
 from oberth.formats.message_id import offset_message_id
 from oberth.formats.properties import decode_properties
 from oberth.formats.sys_flag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
+
+_NOT_DISPATCHED: Final[Mapping[str, Any]] = {
+    "tagsCode": 0, "keys": "", "uniqKey": None, "storeTimestamp": 0, "consumeQueueOffset": 0,
+}  # fmt: skip
+"""What stands under ``dispatch`` for a body that fails its CRC."""
 
 
 def tags_code(message: MessageExt, delays_ms: Sequence[int]) -> int:
@@ -93,25 +98,22 @@ def message_to_json(
     }
     if failure is not None:
         result["bodyError"] = failure
-    if crc_ok:
-        result["dispatch"] = {
-            "tagsCode": tags_code(message, delays_ms),
-            "keys": properties.get(names.KEYS),
-            "uniqKey": properties.get(names.UNIQ_KEY),
-            "storeTimestamp": message.store_timestamp,
-            "consumeQueueOffset": message.queue_offset,
-        }
-    else:
-        result["dispatch"] = {
-            "tagsCode": 0,
-            "keys": "",
-            "uniqKey": None,
-            "storeTimestamp": 0,
-            "consumeQueueOffset": 0,
-        }
+    result["dispatch"] = _dispatch(message, delays_ms) if crc_ok else dict(_NOT_DISPATCHED)
     if message.sys_flag & INNER_BATCH and message.sys_flag & NEED_UNWRAP and crc_ok:
         result["inner"] = _inner(message, result, plain or b"")
     return result
+
+
+def _dispatch(message: MessageExt, delays_ms: Sequence[int]) -> dict[str, Any]:
+    """What queue and index get of a message."""
+    properties = message.properties
+    return {
+        "tagsCode": tags_code(message, delays_ms),
+        "keys": properties.get(names.KEYS),
+        "uniqKey": properties.get(names.UNIQ_KEY),
+        "storeTimestamp": message.store_timestamp,
+        "consumeQueueOffset": message.queue_offset,
+    }
 
 
 def _body(plain: bytes | None) -> dict[str, Any]:
