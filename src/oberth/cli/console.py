@@ -228,14 +228,19 @@ async def console_served(
     try:
         yield f" console {address},"
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Asks a console to end, and kills one that does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(END_TIMEOUT_S):
             await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def default_audit_path() -> str:
