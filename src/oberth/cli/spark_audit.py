@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +23,9 @@ from oberth.cli.spark_options import (
 )
 from oberth.cli.store_options import read_entries
 from oberth.errors import OberthError
+
+if TYPE_CHECKING:
+    from oberth.spark.pipelines.audit import AuditReport
 
 EXIT_DIFFERENT: Final = 1
 EXIT_UNUSABLE: Final = 2
@@ -114,21 +117,24 @@ def audit_command(
     if as_json:
         write_json(report.to_json())
     else:
-        with until_the_reader_leaves():
-            for finding in report.findings:
-                tell(str(finding))
-            if report.finding_count > len(report.findings):
-                tell(f"{report.finding_count - len(report.findings)} more")
-            for changed in report.since_receipt:
-                tell(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
-        say(
-            f"{'equal' if report.equal else 'not equal'}: {report.one} and {report.other}, "
-            f"CommitLog {report.start} to {report.end}"
-            + (
-                ""
-                if report.first_difference is None
-                else f", the first difference at {report.first_difference}, "
-                f"{report.finding_count} messages"
-            )
-        )
+        _tell(report)
     sys.exit(0 if report.equal else EXIT_DIFFERENT)
+
+
+def _tell(report: AuditReport) -> None:
+    with until_the_reader_leaves():
+        for finding in report.findings:
+            tell(str(finding))
+        if report.finding_count > len(report.findings):
+            tell(f"{report.finding_count - len(report.findings)} more")
+        for changed in report.since_receipt:
+            tell(f"changed since the receipt: CommitLog {changed.start} to {changed.end}")
+    difference = ""
+    if report.first_difference is not None:
+        difference = (
+            f", the first difference at {report.first_difference}, {report.finding_count} messages"
+        )
+    say(
+        f"{'equal' if report.equal else 'not equal'}: {report.one} and {report.other}, "
+        f"CommitLog {report.start} to {report.end}{difference}"
+    )

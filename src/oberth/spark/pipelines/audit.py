@@ -273,19 +273,7 @@ def audit_stores(
     low, high = max(lows), max(min(highs), *lows)
     pair = _Pair(*layouts, low, *highs)
     report = AuditReport(*pair.names(), low, high)
-    ranges = _cut(layouts, low, high, range_size)
-    if receipt is not None:
-        if receipt[0].start < low or receipt[-1].end > high:
-            raise OptionError(
-                f"the receipt goes from {receipt[0].start} to {receipt[-1].end}, "
-                f"both logs from {low} to {high}"
-            )
-        ranges = [_Range(each.start, each.end) for each in receipt]
-        ranges = [
-            *_cut(layouts, low, ranges[0].start, range_size),
-            *ranges,
-            *_cut(layouts, ranges[-1].end, high, range_size),
-        ]
+    ranges = _ranges(layouts, low, high, receipt, range_size)
     done = _bytes_done(ranges, progress)
     compared = tasks.run(partial(_compare, pair), ranges, what="audit", done=done)
     report.ranges = [each.sums for each in compared]
@@ -309,6 +297,26 @@ def audit_stores(
     for found in tasks.run(partial(_findings, pair), work, what="audit: messages"):
         report.add(found[:FINDINGS_MAX], len(found))
     return report
+
+
+def _ranges(
+    layouts: Sequence[StoreLayout],
+    low: int,
+    high: int,
+    receipt: Sequence[RangeSum] | None,
+    range_size: int,
+) -> list[_Range]:
+    """What both logs have, in ranges of which those of a receipt are some."""
+    if receipt is None:
+        return _cut(layouts, low, high, range_size)
+    start, end = receipt[0].start, receipt[-1].end
+    if start < low or end > high:
+        raise OptionError(f"the receipt goes from {start} to {end}, both logs from {low} to {high}")
+    return [
+        *_cut(layouts, low, start, range_size),
+        *(_Range(each.start, each.end) for each in receipt),
+        *_cut(layouts, end, high, range_size),
+    ]
 
 
 def _end(reader: StoreReader) -> int:
@@ -721,20 +729,7 @@ def audit_live(
     )
     wrong = both.where(~f.col("a.whole").eqNullSafe(f.col("b.whole")))
     if common:
-        fronts = [
-            frame.groupBy("topic", "partition").agg(f.min("offset").alias("front"))
-            for frame in (stored, served)
-        ]
-        front = (
-            fronts[0].unionByName(fronts[1]).groupBy("topic", "partition")
-            .agg(f.max("front").alias("front"))
-        )  # fmt: skip
-        wrong = (
-            wrong.withColumn("topic", f.coalesce("a.topic", "b.topic"))
-            .withColumn("partition", f.coalesce("a.partition", "b.partition"))
-            .join(front, ["topic", "partition"], "left")
-            .where(f.coalesce("a.offset", "b.offset") >= f.col("front"))
-        )
+        wrong = _behind_fronts(wrong, stored, served)
     names = ("physicalOffset", "size", "topic", "partition", "offset", "key")
     shown = wrong.select(
         f.col("a.whole").isNull().alias("not_stored"),
@@ -758,6 +753,26 @@ def audit_live(
     if found:
         report.first_difference = found[0].commit_log_offset
     return report
+
+
+def _behind_fronts(wrong: DataFrame, stored: DataFrame, served: DataFrame) -> DataFrame:
+    """Without what only one of both has at the front of a queue."""
+    from pyspark.sql import functions as f
+
+    fronts = [
+        frame.groupBy("topic", "partition").agg(f.min("offset").alias("front"))
+        for frame in (stored, served)
+    ]
+    front = (
+        fronts[0].unionByName(fronts[1]).groupBy("topic", "partition")
+        .agg(f.max("front").alias("front"))
+    )  # fmt: skip
+    return (
+        wrong.withColumn("topic", f.coalesce("a.topic", "b.topic"))
+        .withColumn("partition", f.coalesce("a.partition", "b.partition"))
+        .join(front, ["topic", "partition"], "left")
+        .where(f.coalesce("a.offset", "b.offset") >= f.col("front"))
+    )
 
 
 def _live_kind(reader: StoreReader, row: Row) -> str:

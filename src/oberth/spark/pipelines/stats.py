@@ -84,7 +84,17 @@ def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = 
     def by(*names: str) -> DataFrame:
         return base.groupBy(*names).agg(*_measures()).orderBy(*names)
 
-    gaps = (
+    return StoreStats(
+        by("topic"), by("topic", "partition"), by("topic", "tags"), by("topic", "producer"),
+        by("hour"), _gaps(base), _duplicates(rows),
+    )  # fmt: skip
+
+
+def _gaps(base: DataFrame) -> DataFrame:
+    """Queues that lack offsets between their first and their last message."""
+    from pyspark.sql import functions as f
+
+    return (
         base.groupBy("topic", "partition")
         .agg(
             f.min("firstOffset").alias("firstOffset"),
@@ -95,7 +105,13 @@ def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = 
         .where("missing <> 0")
         .orderBy("topic", "partition")
     )
-    duplicates = (
+
+
+def _duplicates(rows: DataFrame) -> DataFrame:
+    """By topic, unique keys that several messages have."""
+    from pyspark.sql import functions as f
+
+    return (
         rows.where("uniqueKey is not null")
         .groupBy("topic", "uniqueKey")
         .count()
@@ -104,10 +120,6 @@ def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = 
         .agg(f.count(f.lit(1)).alias("uniqueKeys"), f.sum(f.expr("count - 1")).alias("extra"))
         .orderBy("topic")
     )
-    return StoreStats(
-        by("topic"), by("topic", "partition"), by("topic", "tags"), by("topic", "producer"),
-        by("hour"), gaps, duplicates,
-    )  # fmt: skip
 
 
 def _measures() -> list[Column]:
