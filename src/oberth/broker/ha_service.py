@@ -28,6 +28,7 @@ from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
     REPORT,
+    LogPiece,
     LogReceiver,
     LogSender,
     LogStream,
@@ -110,6 +111,8 @@ class HAService:
         """Compares the end of a slave's log with its master's before it follows, and mends it."""
         self.on_parted: Callable[[], None] = lambda: None
         """Called when `parted_at` has become an offset, or None again."""
+        self._other_size = 0  # of a master's segments, as was said last
+        self._unfit_master: str | None = None  # whose log showed that its segments are larger
         self._link = MasterLink()
         self._followed: HAConnection | None = None
         self._served: dict[Replica, None] = {}  # in the order of their coming
@@ -508,7 +511,44 @@ class HAService:
         """What takes pieces of the log out of a master's bytes."""
         return LogReceiver(self._store_config.mapped_file_size_commit_log)
 
+    async def _segments_fit(self, address: str) -> bool:
+        """Whether the master's log has segments of the size of this one's; says so once if not.
+
+        A master that does not say counts as one whose segments fit, until its log shows that they
+        do not.
+        """
+        if address == self._unfit_master:
+            return False
+        own = self._store_config.mapped_file_size_commit_log
+        size = own
+        if self.master_address is not None:
+            size = await self.tables.segment_size(self.master_address) or own
+        if size not in (own, self._other_size):
+            _LOG.error(
+                "nothing is taken from the master at %s: its log has segments of %d bytes, this "
+                "one of %d, and both must have the same. Start this slave with "
+                "mappedFileSizeCommitLog=%d on an empty store", address, size, own, size,
+            )  # fmt: skip
+        self._other_size = size
+        return size == own
+
+    def _does_not_join(self, piece: LogPiece) -> RemoteProtocolError:
+        """Why a piece of the master's log cannot be appended."""
+        at, own = piece.commit_log_offset, self._store_config.mapped_file_size_commit_log
+        text = f"{piece.size} bytes at {at} do not join on"
+        if at % own + piece.size > own:
+            # They would not the next time either: nobody can change the size of a log.
+            self._unfit_master = self.master_ha_address
+            text += (
+                f": they reach over the end of a segment of {own} bytes, the master's segments are "
+                "larger. Nothing more is taken from it; start this slave with its "
+                "mappedFileSizeCommitLog on an empty store"
+            )
+        return RemoteProtocolError(text)
+
     async def _follow_once(self, address: str) -> None:
+        if not await self._segments_fit(address):
+            return
         config = self._store_config
         connection = await self._connect(address)
         loop = asyncio.get_running_loop()
@@ -582,9 +622,7 @@ class HAService:
             if not piece.size:
                 continue
             if not store.append_replica(piece.commit_log_offset, *piece.parts):
-                raise RemoteProtocolError(
-                    f"{piece.size} bytes at {piece.commit_log_offset} do not join on"
-                )
+                raise self._does_not_join(piece)
             # One message by itself is perhaps one that its sender waits for.
             is_one = len(piece.parts) == 1 and stated_size(piece.parts[0]) == piece.size
             pieces += 1 if is_one else 2

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.broker.tasks import in_turns
-from oberth.errors import ConfigFormatError
+from oberth.errors import ConfigFormatError, FormatError, RemotingError
 from oberth.formats.config_files import MessageRequestModes, TimerMetrics
 from oberth.formats.config_json import encode_config, parse_config
 from oberth.formats.data_version import DataVersion
 from oberth.formats.java_numbers import java_long
+from oberth.formats.java_properties import parse_properties
 from oberth.formats.json_reader import parse_tables
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -213,6 +214,22 @@ class SlaveTables:
             if have >= java_long(total, 0) or not table:
                 return whole
         raise ConfigFormatError(f"{address} {pages.code.name}: no end after {PAGES_MAX} pages")
+
+    async def segment_size(self, address: str) -> int | None:
+        """Bytes of a segment of the master's log; None if it does not say."""
+        try:
+            response = await self._client.invoke(
+                address, create_request(RequestCode.GET_BROKER_CONFIG), REQUEST_TIMEOUT_S
+            )
+        except RemotingError:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            settings = dict(parse_properties(response.body_bytes(), name="configuration"))
+        except FormatError:
+            return None
+        return java_long(settings.get("mappedFileSizeCommitLog"), None)
 
     async def follow_timer(self, address: str) -> None:
         """Asks how far the master's timer has come.
