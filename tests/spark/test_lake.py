@@ -205,7 +205,8 @@ def test_any_filter_and_any_cut(
 
 def test_a_cut_in_time_goes_through_all_topics(written: Written) -> None:
     times = sorted({int(row["timestamp"].timestamp() * 1000) for row in written.rows})
-    for time in (times[0] - 1, times[0], times[100], times[-100], times[-1], times[-1] + 1):
+    around = (times[0] - 1, times[0], times[100], times[-100], times[-1], times[-1] + 1)
+    for time in (*around, 2**62, 2**63 - 1):  # and times that no calendar has
         expected = [r for r in written.rows if r["timestamp"].timestamp() * 1000 <= time]
         for form in FORMATS:
             cut = read(written.root, lake=str(written.lakes[form]), asOfTimestamp=str(time))

@@ -33,6 +33,7 @@ from pyspark.sql.datasource import InputPartition
 from oberth.errors import DataLossError, OptionError, RecordError
 from oberth.formats import sys_flag as flags
 from oberth.spark import plan as p
+from oberth.spark.calendar import TIME_MAX_MS
 from oberth.spark.options import (
     BadBodies,
     BoundKind,
@@ -336,6 +337,8 @@ def first_stored_after(lake: Lake, time_ms: int) -> int | None:
     names = lake.column_names()
     if "timestamp" not in names:
         raise OptionError(f"asOfTimestamp: the lake {lake.into} has no column timestamp")
+    if time_ms >= TIME_MAX_MS:
+        return None
     after = ds.field(names["timestamp"]) >= pa.scalar(
         (time_ms + 1) * 1000, pa.timestamp("us", "UTC")
     )
