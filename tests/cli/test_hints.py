@@ -13,12 +13,14 @@ from typing import Final
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from oberth.__main__ import main as command
 from oberth.broker.broker_config import DEFAULT_PORT as BROKER_PORT
 from oberth.cli.hints import hint_for, listener_on, missing_extra, package_of, taken_port
 from oberth.cli.main import main, oberth
 from oberth.cli.serve import PORTS
+from oberth.cli.spark_options import spark_message
 from oberth.controller.controller_config import DEFAULT_PORT as CONTROLLER_PORT
 from oberth.errors import (
     MQBrokerError,
@@ -233,3 +235,27 @@ def test_a_setting_of_the_environment_is_named(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setenv("OBERTH_flushDiskType", "OFTEN")
     err = run("up", "--port", "0", "--namesrv-port", "0")[1]
     assert "variable OBERTH_flushDiskType: flushDiskType: 'OFTEN' is not one of" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[SYNTAX] near ')'", "[SYNTAX] near ')'"),
+        ("[X] it broke\n\nJVM stacktrace:\nat org.apache.Y", "[X] it broke"),
+        (
+            "[PYTHON] it failed: Traceback (most recent call last):\n"
+            '  File "plan.py", line 530, in open_stores\n    raise OptionError(\n'
+            "oberth.errors.OptionError: path: /x is no store\n SQLSTATE: 38000",
+            "path: /x is no store",
+        ),
+        (
+            "Traceback (most recent call last):\nKeyError: 'Error: a'\n\nDuring handling\n\n"
+            "Traceback (most recent call last):\n  File: 1\noberth.errors.StoreError: b",
+            "b",
+        ),
+        ("it failed: Traceback (most recent call last):\nAssertionError", "AssertionError"),
+    ],
+)
+def test_words_of_an_error_of_spark(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+    monkeypatch.setattr(PySparkException, "getMessage", lambda self: text)
+    assert spark_message(PySparkException(text)) == said

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.test_every_command import (
     CASES,
@@ -58,6 +60,40 @@ LOCAL: Final = {
 }
 """Commands that write here. STORE is a store, BELOW a path elsewhere; both cannot be written."""
 ONLY_READ: Final = ["inspect", "verify", "dump", "query", "retention"]
+
+SPARK_LIVE: Final = {
+    "sql": ["--namesrv", "ADDRESS", "select 1"],
+    "audit": ["STORE", "--namesrv", "ADDRESS"],
+    "export": ["--namesrv", "ADDRESS", "--into", "NEW"],
+    "stats": ["--namesrv", "ADDRESS"],
+    "dlq": ["--namesrv", "ADDRESS"],
+    "redrive": ["STORE", "--namesrv", "ADDRESS"],
+    "migrate": [
+        "--from",
+        "kafka://127.0.0.1:1/T",
+        "--to",
+        "rocketmq://ADDRESS/T",
+        "--ledger",
+        "NEW",
+    ],
+    "publish": ["--from", "TABLE", "--topic", "T", "--namesrv", "ADDRESS", "--ledger", "NEW"],
+}
+"""Commands of Spark's that ask name servers, before a session is started."""
+
+SPARK_FILES: Final = {
+    "sql": ["--store", "/not/there", "select 1"],
+    "dispatch": ["/not/there", "--into", "NEW"],
+    "verify": ["/not/there"],
+    "audit": ["/not/there", "STORE"],
+    "export": ["/not/there", "--into", "NEW"],
+    "import": ["/not/there", "--into", "NEW"],
+    "stats": ["/not/there"],
+    "dlq": ["/not/there"],
+    "redrive": ["/not/there"],
+    "publish": ["--from", "/not/there", "--topic", "T", "--namesrv", DEAD, "--ledger", "NEW"],
+    "salvage": ["/not/there", "--into", "NEW"],
+}
+"""Commands of Spark's that read files, before a session is started."""
 
 TEXTS: Final = {
     "-n": "nonsense",
@@ -202,6 +238,46 @@ def test_a_name_server_that_never_answers(
     assert "hint: it is very busy, stopped or out of reach" in err
     assert "stored twice" not in err
     assert 1 <= len(asked) <= QUESTIONS_MAX
+
+
+def test_every_command_of_spark_is_here() -> None:
+    commands = {name.split()[1]: each for name, each in leaves(oberth) if name[:6] == "spark "}
+    live = {n for n, each in commands.items() if any("--namesrv" in p.opts for p in each.params)}
+    assert SPARK_LIVE.keys() == {*live, "migrate"}
+    assert SPARK_FILES.keys() | SPARK_LIVE.keys() == commands.keys()
+
+
+def on_spark(name: str, words: list[str]) -> list[str]:
+    """The command with a master that no session starts with."""
+    return ["spark", name, *words, *([] if name == "publish" else ["--master", "none://"])]
+
+
+@pytest.mark.parametrize("name", SPARK_FILES)
+def test_a_store_that_is_not_there(run: Run, golden_pristine: Golden, name: str) -> None:
+    store = str(golden_pristine("basic-5.5.0").root)
+    code, err = run(on_spark(name, SPARK_FILES[name]), STORE=store)
+    assert code == 2
+    assert "/not/there" in err
+    assert "Spark does not start" not in err
+
+
+@pytest.mark.parametrize("name", SPARK_LIVE)
+@pytest.mark.parametrize("kind", ["dead", "silent"])
+def test_a_name_server_of_spark_that_does_not_answer(
+    run: Run, golden_pristine: Golden, tmp_path: Path, silent: str, kind: str, name: str
+) -> None:
+    address = DEAD if kind == "dead" else silent
+    (tmp_path / "table").mkdir()
+    pq.write_table(pa.table({"value": ["a"]}), tmp_path / "table" / "a.parquet")
+    words = [each.replace("ADDRESS", address) for each in SPARK_LIVE[name]]
+    code, err = run(
+        [*on_spark(name, words), "--option", f"rocketmq.timeout={SILENCE_MS}ms"],
+        STORE=str(golden_pristine("basic-5.5.0").root), TABLE=str(tmp_path / "table"),
+    )  # fmt: skip
+    assert code == 2
+    assert address in err
+    hint = "nothing listens there" if kind == "dead" else "it is very busy, stopped or out of reach"
+    assert f"hint: {hint}" in err
 
 
 @pytest.mark.parametrize("name", LOCAL)

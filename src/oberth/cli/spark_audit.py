@@ -14,6 +14,7 @@ from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
     apache_options,
+    check_source,
     live_options,
     log_size,
     parse_options,
@@ -89,6 +90,7 @@ def audit_command(
         known = audit.read_receipt(check) if check is not None else None
         if namesrv is not None:
             given = {**parse_options(options), "rocketmq.namesrv.addr": namesrv}
+            check_source(master, given)
             with session(master, confs, app_name="oberth audit") as started:
                 report = audit.audit_live(started, root, given, common=common)
         else:

@@ -75,9 +75,10 @@ def dispatch_command(
             raise click.UsageError("--follow dispatches into the store itself, without --into")
         _follow(root, entries, master, confs, checkpoint, as_json)
         return
+    size = log_size(root, entries)
     with (
         spark_tasks(master, confs, app_name="oberth dispatch") as tasks,
-        Progress("dispatch", log_size(root, entries)) as progress,
+        Progress("dispatch", size) as progress,
     ):
         report = dispatch(
             tasks, root, absolute(into), entries=entries, scratch=absolute(scratch),

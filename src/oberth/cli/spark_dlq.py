@@ -47,7 +47,7 @@ def dlq_command(
     """
     from oberth.spark.pipelines.dead_letters import dead_letters
 
-    root, given = store_or_brokers(directory, store_option, namesrv, options)
+    root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     with session(master, confs, app_name="oberth dlq") as started:
         frame = dead_letters(started, root, group=group, options=given).where(where)
         frame = frame.orderBy("topic", "partition", "offset")

@@ -148,7 +148,7 @@ def export_command(
 
     if until_stdin_ends:
         end_with_stdin()
-    root, given = store_or_brokers(directory, store_option, namesrv, options)
+    root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     target = absolute(into) or ""
     settings = ExportSettings(
         form, one_table, exact, columns, partition_by, body, "", message, topics,

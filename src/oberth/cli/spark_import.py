@@ -34,9 +34,10 @@ def import_command(
 
     Example: oberth spark import /tmp/tables --into ~/store-again
     """
-    from oberth.spark.pipelines.import_store import import_store
+    from oberth.spark.pipelines.import_store import export_files, import_store
 
     entries = read_entries(config, settings)
+    export_files(absolute(source) or "")  # before Spark is started for nothing
     with (
         spark_tasks(master, confs, app_name="oberth import") as tasks,
         Progress("import") as progress,

@@ -8,7 +8,13 @@ import click
 
 from oberth.cli.output import tell, write_json
 from oberth.cli.progress import Progress
-from oberth.cli.spark_options import absolute, parse_options, session, spark_options
+from oberth.cli.spark_options import (
+    absolute,
+    check_name_servers,
+    parse_options,
+    session,
+    spark_options,
+)
 
 if TYPE_CHECKING:
     from oberth.spark.pipelines.migrate import Side
@@ -65,6 +71,7 @@ def migrate_command(
     live = {n: v for n, v in given.items() if n not in kafka}
     live["rocketmq.namesrv.addr"] = (here if there.kafka else there).address
     connection = parse_live_write_options(live).connection
+    check_name_servers(master, connection)
     # Kafka's sink would send a task's messages again if Spark ran it twice.
     more = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
     with (

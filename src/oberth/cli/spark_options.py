@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from oberth.cli.output import say
 from oberth.cli.store_options import config_option, json_option, set_option
-from oberth.errors import SparkUnavailableError
+from oberth.errors import OberthError, SparkUnavailableError
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from oberth.spark.connection import Connection
     from oberth.spark.pipelines.tasks import OnSpark
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))\b:? *(.*)$", re.MULTILINE)
+"""The line of a traceback that says what was raised."""
 
 master_option = click.option(
     "--master",
@@ -92,20 +99,74 @@ def parse_options(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def store_or_brokers(
-    directory: str | None, store_option: str | None, namesrv: str | None, options: tuple[str, ...]
+    directory: str | None,
+    store_option: str | None,
+    namesrv: str | None,
+    options: tuple[str, ...],
+    master: str,
 ) -> tuple[str, dict[str, str]]:
     """Where a command reads: the stores' paths ("" for live brokers), and the source's options.
 
     Raises:
         click.UsageError: neither a store nor name servers, or both.
+        OptionError: there is no store, or an option is wrong.
+        RemotingError: no name server answers.
     """
     given = parse_options(options)
     if namesrv is None:
         stores = directory_of(directory, store_option).split(",")
-        return ",".join(absolute(each.strip()) or "" for each in stores), given
+        root = ",".join(absolute(each.strip()) or "" for each in stores)
+        check_source(master, {**given, "path": root})
+        return root, given
     if directory is not None or store_option is not None:
         raise click.UsageError("name a store or --namesrv, not both")
-    return "", {**given, "rocketmq.namesrv.addr": namesrv}
+    given["rocketmq.namesrv.addr"] = namesrv
+    check_source(master, given)
+    return "", given
+
+
+def check_source(master: str, options: Mapping[str, str]) -> None:
+    """Finds out whether the source is there, before Spark is started for nothing.
+
+    Not with Spark Connect, whose server may have other directories and reach others.
+
+    Args:
+        master: where Spark runs.
+        options: of ``format("rocketmq")``.
+
+    Raises:
+        OptionError: there is no store at the path, or an option is wrong.
+        RemotingError: no name server answers.
+    """
+    from oberth.spark.options import parse_read_options
+    from oberth.spark.plan import open_stores
+    from oberth.spark.runtime import is_connect
+
+    if is_connect(master):
+        return
+    read = parse_read_options(options, streaming=False)
+    if read.connection is not None:
+        check_name_servers(master, read.connection)
+    else:
+        open_stores(read)
+
+
+def check_name_servers(master: str, connection: Connection) -> None:
+    """Asks the name servers once; see `check_source`.
+
+    Raises:
+        RemotingError: none answers.
+    """
+    from oberth.client.admin import Admin
+    from oberth.spark.runtime import is_connect
+
+    async def ask() -> None:
+        config = connection.client_config()
+        async with Admin(config=config, timeout_ms=connection.timeout_ms) as admin:
+            await admin.cluster_info()
+
+    if not is_connect(master):
+        asyncio.run(ask())
 
 
 def apache_options(command: F) -> F:
@@ -147,6 +208,7 @@ def session(
 
     Raises:
         SparkUnavailableError: no Java, or no pyspark, or not what a Connect client needs.
+        OberthError: Spark could not do what it was asked for, `spark_message`.
     """
     from oberth.spark.runtime import build_session, is_connect, is_local, prepare_environment
 
@@ -157,7 +219,8 @@ def session(
 
     present = SparkSession.getActiveSession()
     if present is not None:
-        yield present
+        with _errors_in_words():
+            yield present
         return
     _leave_out_py4j()
     if sys.stderr.isatty():  # for people: tasks done of each stage that takes its time
@@ -173,9 +236,32 @@ def session(
         # and fails. Here Ctrl-C ends the command, and with it the session and its jobs.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        yield started
+        with _errors_in_words():
+            yield started
     finally:
         started.stop()
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """Raises what Spark raises as an `OberthError`, without stacks of Python and the JVM."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise OberthError(spark_message(error)) from error
+
+
+def spark_message(error: PySparkException) -> str:
+    """What an error of Spark's says to people: the words of our source if that raised it."""
+    text = str(error.getMessage() or error).split("\n\nJVM stacktrace")[0].strip()
+    _, found, traceback = text.rpartition("Traceback (most recent call last)")
+    raised = _RAISED.findall(traceback) if found else []
+    if not raised:
+        return text
+    kind, said = map(str, raised[-1])
+    return said or kind
 
 
 def _leave_out_py4j() -> None:

@@ -10,6 +10,8 @@ import click
 from oberth.cli.output import say, write_json_line, write_table
 from oberth.cli.spark_options import (
     absolute,
+    check_name_servers,
+    check_source,
     directory_of,
     live_options,
     one_store,
@@ -57,6 +59,7 @@ def redrive_command(
     """
     from oberth.client.dead_letters import Receipt
     from oberth.spark.pipelines.dead_letters import redrive, redrive_live
+    from oberth.spark.write_options import parse_live_write_options
 
     given = parse_options(options)
     root = ""
@@ -64,9 +67,13 @@ def redrive_command(
         root = absolute(directory_of(directory, store_option)) or ""
     if namesrv is not None and into is not None:
         raise click.UsageError("--into names a store, --namesrv live brokers: one of them")
+    connection = {**given, "rocketmq.namesrv.addr": namesrv or ""}
+    if root:
+        check_source(master, {"path": root})
+    if namesrv is not None:
+        check_name_servers(master, parse_live_write_options(connection).connection)
     with session(master, confs, app_name="oberth redrive") as started:
         if namesrv is not None:
-            connection = {**given, "rocketmq.namesrv.addr": namesrv}
             receipts = redrive_live(started, root, connection, where=where, group=group)
         else:
             receipts = redrive(

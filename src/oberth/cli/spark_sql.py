@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oberth.cli.output import fail, printable, say, write_table
-from oberth.cli.spark_options import absolute, conf_option, master_option, parse_options, session
+from oberth.cli.spark_options import (
+    absolute,
+    check_source,
+    conf_option,
+    master_option,
+    parse_options,
+    session,
+    spark_message,
+)
 from oberth.cli.store_options import json_option
 
 if TYPE_CHECKING:
@@ -123,6 +131,7 @@ def sql_command(
         given["rocketmq.namesrv.addr"] = namesrv
     if lake is not None:
         given["lake"] = absolute(lake) or ""
+    check_source(master, {**given, "path": json.dumps(stores)} if stores else given)
     show = _show_csv if as_csv else _show_json if as_json else _show_table
     if parquet is not None:
         show = partial(_show_parquet, parquet)
@@ -205,8 +214,7 @@ def _answer(
             check_analysed(frame)
         show(frame if rows is None else frame.limit(rows))
     except PySparkException as error:
-        message = (error.getMessage() or str(error)).split("\n\nJVM stacktrace")[0].strip()
-        click.echo(f"error: {printable(message)}", err=True)
+        click.echo(f"error: {printable(spark_message(error))}", err=True)
         return True
     except OberthError as error:
         fail(error)

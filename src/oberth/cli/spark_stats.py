@@ -38,7 +38,7 @@ def stats_command(
     """
     from oberth.spark.pipelines.stats import TABLES, collect, report_html, stats
 
-    root, given = store_or_brokers(directory, store_option, namesrv, options)
+    root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     with session(master, confs, app_name="oberth stats") as started:
         tables = collect(stats(started, root, given))
     if html is not None:
