@@ -13,9 +13,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from tests.console.conftest import Browser, a_console, confirmed
-from tests.rigs.hostile_answers import EVIL, WORD, HostileAnswers, Page, filled
+from tests.rigs.hostile_answers import EVIL, TOLD, WORD, HostileAnswers, Page, filled
 
 from oberth.console.app import PAGES
+from oberth.console.config import Login
 from oberth.remoting.code import RequestCode
 from oberth.testing.blocking import EmbeddedBroker
 
@@ -87,6 +88,15 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
     "setting.set": {"address": "BROKER", "key": "brokerIP2", "value": EVIL},
 }  # fmt: skip
 """By write a form that is shown as a preview."""
+
+POSTS: Final[dict[str, list[dict[str, Any]]]] = {
+    "/message/schema": [
+        {**PLACE, "offset": "1", "kind": kind, "schema": EVIL} for kind in ("avro", "proto", EVIL)
+    ],
+    "/sql/start": [{"statement": EVIL}, {"statement": EVIL * 10_000}],
+    "/sql/cancel": [{"job": EVIL}],
+}
+"""By path the forms that show no preview."""
 
 ASKED: Final = (
     RequestCode.GET_BROKER_RUNTIME_INFO,
@@ -169,6 +179,7 @@ def test_every_page_and_every_form_is_here() -> None:
     routes = {path for module in PAGES for path in module.ROUTES}
     assert routes | {"/audit", "/login"} == {path for path in CASES if "/nowhere" not in path}
     assert FORMS.keys() == {name for module in PAGES for name in getattr(module, "WRITES", {})}
+    assert POSTS.keys() == {path for module in PAGES for path in getattr(module, "POSTS", {})}
 
 
 @pytest.mark.parametrize("path", CASES)
@@ -198,6 +209,50 @@ async def test_forms(browser: Browser, broker: EmbeddedBroker, name: str) -> Non
         )
         assert refused.status_code in (200, 400, 404, 502)
         check(refused.text)
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_forms_without_a_preview(browser: Browser, path: str) -> None:
+    for fields in POSTS[path]:
+        await browser.http.get("/")  # gives a cookie
+        answer = await browser.http.post(path, data={**fields, "csrf": browser.csrf()})
+        assert answer.status_code in (200, 303, 400, 404), answer.text
+        if answer.status_code == 303:
+            assert re.match(r"/(?![/\\])", answer.headers["location"])
+            answer = await browser.http.get(answer.headers["location"])
+        check(answer.text)
+
+
+@pytest.mark.parametrize("way", [Login.USERS, Login.TOKEN])
+async def test_logins(broker: EmbeddedBroker, lies: HostileAnswers, way: Login) -> None:
+    async with a_console(broker, login=way, token="a-token-of-some-length") as made:
+        check(await made.get("/login", next=EVIL))
+        fields = {"user": EVIL, "password": EVIL, "token": EVIL, "next": EVIL}
+        check(await made.post("/login", fields, 403))
+
+
+@pytest.fixture(scope="module")
+def named() -> Iterator[EmbeddedBroker]:
+    """A broker whose name, and that of its cluster, become hostile."""
+    named = {"brokerName": f"{WORD}-a", "brokerClusterName": f"{WORD}-c"}
+    with EmbeddedBroker({"diskMaxUsedSpaceRatio": "95", **named}) as made, filled(made):
+        yield made
+
+
+@pytest.mark.parametrize("path", CASES)
+async def test_names_of_brokers_and_clusters(
+    named: EmbeddedBroker, lies: HostileAnswers, tmp_path: Path, path: str
+) -> None:
+    audit = str(tmp_path / "audit.jsonl")
+    async with a_console(named, allow_writes=True, audit_path=audit) as made:
+        for values in CASES[path]:
+            words = {"broker-a:0": f"{TOLD}-a:0", "BROKER": named.address}
+            asked = {name: words.get(str(value), value) for name, value in values.items()}
+            answer = await made.http.get(quote(path), params=asked)
+            assert answer.status_code in (200, 303, 400, 404, 502), (values, answer.text)
+            if answer.headers.get("content-type", "").startswith("text/html"):
+                page = check(answer.text)
+                assert path != "/" or f"{WORD}\"'><img" in page.text
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=range(len(FIGURES)))
