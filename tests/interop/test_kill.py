@@ -155,7 +155,7 @@ def test_acknowledged_survives_losses_of_power(tmp_path: Path, client: str) -> N
 
 async def change_tables(namesrv_addr: str, address: str, number: int) -> None:
     """A topic, a group and a setting of a number."""
-    async with Admin(namesrv_addr=namesrv_addr) as admin:
+    async with Admin(namesrv_addr=namesrv_addr, timeout_ms=20_000) as admin:
         await admin.create_topic(f"Cut{number}", queue_nums=number)
         await admin.create_group(f"cut{number}")
         await admin.update_broker_config(address, {"fileReservedTime": str(100 + number)})
@@ -163,7 +163,7 @@ async def change_tables(namesrv_addr: str, address: str, number: int) -> None:
 
 async def check_tables(namesrv_addr: str, address: str, number: int) -> None:
     """They are there, and so are those before."""
-    async with Admin(namesrv_addr=namesrv_addr) as admin:
+    async with Admin(namesrv_addr=namesrv_addr, timeout_ms=20_000) as admin:
         for each in range(1, number + 1):
             assert (await admin.topic_config(address, f"Cut{each}")).read_queue_nums == each
             assert (await admin.group_config(address, f"cut{each}")).group_name == f"cut{each}"

@@ -297,24 +297,12 @@ class PullMessageProcessor:
         if may_hold:
             if sys_flag & FLAG_COMMIT_OFFSET and commit_offset >= 0:
                 self._offsets.commit(group, topic, queue_id, commit_offset, self._now_ms())
-            if code == _NOT_FOUND and sys_flag & FLAG_SUSPEND:
-                timeout_ms = (
-                    header.suspend_timeout_millis
-                    if self._config.long_polling_enable
-                    else self._config.short_polling_time_ms
-                )
-                kept, size = kept_request(request, PullMessageRequestHeader)
-                held = HeldPull(
-                    channel,
-                    kept,
-                    offset,
-                    self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
-                    right.message_filter,
-                    right.properties_filter,
-                    size,
-                )
-                if self._hold.hold(topic, queue_id, held):
-                    return None
+            if (
+                code == _NOT_FOUND
+                and sys_flag & FLAG_SUSPEND
+                and self._is_held(channel, request, header, queue_id, offset, right)
+            ):
+                return None
         if (
             result.suggest_pulling_from_slave
             and self._store_config.cold_data_flow_control_enable
@@ -346,6 +334,33 @@ class PullMessageProcessor:
         # The slices keep their segment alive until the socket has them.
         channel.send_frames((head, *result.records) if code == 0 else (head,))
         return None
+
+    def _is_held(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: PullMessageRequestHeader,
+        queue_id: int,
+        offset: int,
+        right: _Right,
+    ) -> bool:
+        """Keep a pull that found nothing until something comes; False: too many wait."""
+        timeout_ms = (
+            header.suspend_timeout_millis
+            if self._config.long_polling_enable
+            else self._config.short_polling_time_ms
+        )
+        kept, size = kept_request(request, PullMessageRequestHeader)
+        held = HeldPull(
+            channel,
+            kept,
+            offset,
+            self._now_ms() + min(max(timeout_ms, 0), HOLD_MS_MAX),
+            right.message_filter,
+            right.properties_filter,
+            size,
+        )
+        return self._hold.hold(header.topic, queue_id, held)
 
     def _counts_of(self, right: _Right, group: str, topic: str) -> tuple[StatsItem, StatsItem]:
         counts = right.counts
