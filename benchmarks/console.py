@@ -5,11 +5,12 @@
 A broker process gets so many topics, each with a message and a committed offset of one of the
 groups. A console of its own is started for each run: its first page counts from the moment it is
 asked for, nothing being known yet; the same of lists of topics and groups, beside sends. Then every
-page is loaded, and a client sends 128-byte messages,
-8 at a time, with and without somebody who loads pages in a row; both take turns and change places.
-Baseline is the same broker without a console. A console whose pages nobody loads is charged the
-processor time that the broker spends meanwhile, beyond that of as long without a console. Bars: 1 s
-for the first page, 2 s for any, 1.2 for a send's p99.
+page is loaded, and 64 connections send 10 000 messages of 128 bytes a second: without a console,
+with somebody who looks at a page each second, and with one who loads them in a row. Baseline is the
+same broker without a console; its turn is the first or the last, by turns. The load is a program in
+C: a client in this process would wait for the pages that this process reads. A console whose pages
+nobody loads is charged the processor time that the broker spends meanwhile, beyond that of as long
+without a console. Bars: 1 s for the first page, 2 s for any, 1.2 for a send's p99.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from benchmarks.grpc_idle import cpu_s
-from benchmarks.metrics import QUEUE_FILE_SIZE, READY, WINDOW_S, fill, prepare, send, topic_names
+from benchmarks.metrics import QUEUE_FILE_SIZE, READY, WINDOW_S, fill, prepare, topic_names
+from benchmarks.peers import build
 from benchmarks.report import Row, emit
 
 OURS: Final = "with a console"
@@ -42,6 +43,11 @@ PAGE_TIMEOUT_S: Final = 60
 IDLE_S: Final = 60.0
 """How long the broker's processor time is counted for one figure."""
 NEW_LISTS: Final = ("/topics", "/groups")
+CONNECTIONS: Final = 64
+SENDS_A_SECOND: Final = 10_000
+LOOKS: Final = {"a page each second": 1.0, "pages in a row": 0.0}
+"""How people look at the console, and the seconds between two pages."""
+TOPIC: Final = "Load"
 
 
 def pages(topics: int, seed: int) -> dict[str, str]:
@@ -97,17 +103,49 @@ async def charged(namesrv: str, pid: int, seconds: float) -> tuple[float, float]
     return beside * 60 / seconds, alone * 60 / seconds
 
 
-async def sends(
-    table: dict[str, Row], side: str, namesrv: str, seconds: float, rng: random.Random
-) -> None:
-    """One turn of sends, as figures of a side."""
-    latencies = sorted(await send(namesrv, seconds, rng))
-    table["p99"].add(side, latencies[len(latencies) * 99 // 100])
-    table["rate"].add(side, len(latencies) / seconds)
+class Sends:
+    """A steady load of one broker."""
+
+    def __init__(self, program: Path, address: str) -> None:
+        self._program = program
+        self._address = address
+
+    async def run(self, seconds: float) -> dict[str, float]:
+        """What the generator says: ``p99_us`` and ``per_s`` among it."""
+        host, _, port = self._address.rpartition(":")
+        process = await asyncio.create_subprocess_exec(
+            *(str(self._program), host, port, TOPIC, str(CONNECTIONS), "1", "128", "0.5"),
+            *(str(seconds), "4", "0", "0", "send", "", str(SENDS_A_SECOND)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"the load of sends ended with {process.returncode}")
+        said: dict[str, float] = json.loads(output)
+        return said
+
+
+async def looked_at(base: str, paths: list[str], pause_s: float, stop: asyncio.Event) -> None:
+    """Pages, one after the other."""
+    while not stop.is_set():
+        for path in paths:
+            await asyncio.to_thread(load, base, path)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s)
+            if stop.is_set():
+                break
 
 
 async def run(
-    namesrv: str, pid: int, topics: int, seconds: float, idle_s: float, runs: int, seed: int
+    namesrv: str,
+    pid: int,
+    sends: Sends,
+    *,
+    topics: int,
+    seconds: float,
+    idle_s: float,
+    runs: int,
+    seed: int,
 ) -> dict[str, Row]:
     """All rows."""
     table = {"first": Row("the first page of a new console", "s", None, True, FIRST_S_MAX)}
@@ -116,40 +154,42 @@ async def run(
     wanted = pages(topics, seed)
     for what in wanted:
         table[what] = Row(f"page: {what}", "s", None, True, PAGE_S_MAX)
-    table["p99"] = Row("send, 8 in flight, p99", "ms", P99_RATIO_MAX, True)
-    table["rate"] = Row("sends in a second, 8 in flight", "1/s")
+    for how in LOOKS:
+        table[how] = Row(f"p99 of sends beside {how}", "us", P99_RATIO_MAX, True)
+        table[f"{how}, rate"] = Row("  sends a second", "1/s")
     table["cpu"] = Row("broker's processor time a minute, nobody sends", "s", None, True)
-    rng = random.Random(seed)
+
+    async def baseline() -> None:
+        said = await sends.run(seconds)
+        for how in LOOKS:
+            table[how].add(BASELINE, said["p99_us"])
+            table[f"{how}, rate"].add(BASELINE, said["per_s"])
+
     for number in range(runs):
         beside, alone = await charged(namesrv, pid, idle_s)
         table["cpu"].add(OURS, beside)
         table["cpu"].add(BASELINE, alone)
         if number % 2 == 0:
-            await sends(table, BASELINE, namesrv, seconds, rng)
+            await baseline()
         for path in NEW_LISTS:
             with a_console(namesrv) as base:
-                load_of_sends = asyncio.create_task(send(namesrv, seconds, rng))
+                load_of_sends = asyncio.create_task(sends.run(seconds))
                 table[path].add(OURS, await asyncio.to_thread(load, base, path))
                 await load_of_sends
         with a_console(namesrv) as base:
             table["first"].add(OURS, await asyncio.to_thread(load, base, "/"))
             for what, path in wanted.items():
                 table[what].add(OURS, await asyncio.to_thread(load, base, path))
-            stop = asyncio.Event()
-
-            async def look(base: str = base, stop: asyncio.Event = stop) -> None:
-                while not stop.is_set():
-                    for path in wanted.values():
-                        await asyncio.to_thread(load, base, path)
-                        if stop.is_set():
-                            break
-
-            task = asyncio.create_task(look())
-            await sends(table, OURS, namesrv, seconds, rng)
-            stop.set()
-            await task
+            for how, pause_s in LOOKS.items():
+                stop = asyncio.Event()
+                look = asyncio.create_task(looked_at(base, list(wanted.values()), pause_s, stop))
+                said = await sends.run(seconds)
+                stop.set()
+                await look
+                table[how].add(OURS, said["p99_us"])
+                table[f"{how}, rate"].add(OURS, said["per_s"])
         if number % 2:
-            await sends(table, BASELINE, namesrv, seconds, rng)
+            await baseline()
     return table
 
 
@@ -191,7 +231,16 @@ def main(argv: list[str] | None = None) -> None:
                 raise RuntimeError(f"the broker did not start: {line}")
             asyncio.run(fill(found[1], found[2], topics, options.seed))
             rows = asyncio.run(
-                run(found[1], process.pid, topics, seconds, idle_s, runs, options.seed)
+                run(
+                    found[1],
+                    process.pid,
+                    Sends(build(Path(folder)), found[2]),
+                    topics=topics,
+                    seconds=seconds,
+                    idle_s=idle_s,
+                    runs=runs,
+                    seed=options.seed,
+                )
             )
         finally:
             process.terminate()

@@ -1,11 +1,12 @@
 /* wire_load: requests from many connections, some on each connection's way at a time.
 
-   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER]]]]]
+   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE]]]]]]
 
    One thread, epoll, no allocation once it runs: it takes a fifth of what a broker takes for the
    same messages, where an official client takes more than the broker. SENDERS of the connections
    send (all of them unless told otherwise), the others stay silent. TOPICS: each message goes to one
-   of TOPIC-0, TOPIC-1 ... and one of its QUEUES by chance (the same ones in each run).
+   of TOPIC-0, TOPIC-1 ... and one of its QUEUES by chance (the same ones in each run). RATE: so many requests
+   a second at most, those of each ms together; an answered one waits for its turn, and that is no part of its latency.
 
    KIND is what is asked:
      send       messages of BYTES (unless told otherwise)
@@ -33,6 +34,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -284,6 +286,31 @@ static uint64_t take_answer(Slot *slot, long code, const uint8_t *header, size_t
 
 static int is_ending;
 
+/* With a rate: the slots that wait for their turn, oldest first. */
+static double rate;
+static long *waiting, waiting_first, waiting_count, waiting_room;
+
+static void wait_for_turn(const Connection *connection, const long *slots, long count) {
+    for (long n = 0; n < count; n++) {
+        waiting[(waiting_first + waiting_count++) % waiting_room] = (long)(connection - connections) * outstanding + slots[n];
+    }
+}
+
+/* Sends what has its turn. What could not be sent in time, since nothing was answered, is left out. */
+static void take_turns(int64_t start) {
+    static double sent;
+    int64_t now = now_ns();
+    double due = (double)(now - start) / 1e9 * rate;
+    for (; sent + 1 <= due && waiting_count > 0; sent++) {
+        long slot = waiting[waiting_first];
+        waiting_first = (waiting_first + 1) % waiting_room;
+        waiting_count--;
+        long own = slot % outstanding;
+        send_slots(connections + slot / outstanding, &own, 1, now);
+    }
+    if (sent + 1 <= due) sent = due;
+}
+
 /* Takes what the socket has, and sends as many requests as were answered. */
 static void read_answers(Connection *connection, long *slots) {
     static uint8_t buffer[READ_SIZE + HELD_MAX];
@@ -321,12 +348,14 @@ static void read_answers(Connection *connection, long *slots) {
     }
     connection->held_size = size - position;
     memcpy(connection->held, buffer + position, connection->held_size);
-    if (count > 0 && !is_ending) send_slots(connection, slots, count, now);
+    if (count == 0 || is_ending) return;
+    if (rate > 0) wait_for_turn(connection, slots, count);
+    else send_slots(connection, slots, count, now);
 }
 
 int main(int count, char **words) {
     if (count < 9) {
-        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER]]]]]\n");
+        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE]]]]]]\n");
         return 2;
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(words[2]))};
@@ -348,6 +377,7 @@ int main(int count, char **words) {
         }
     }
     if (count > 13) broker = words[13];
+    if (count > 14) rate = atof(words[14]);
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
@@ -373,9 +403,19 @@ int main(int count, char **words) {
         epoll_ctl(epoll_fd, EPOLL_CTL_ADD, connection->socket, &event);
     }
     for (long n = 0; n < outstanding; n++) slots[n] = n;
+    waiting_room = total * outstanding;
+    waiting = malloc(sizeof *waiting * (size_t)waiting_room);
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    if (rate > 0) {
+        struct itimerspec each_ms = {{0, 1000000}, {0, 1000000}};
+        timerfd_settime(timer, 0, &each_ms, NULL);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+        epoll_ctl(epoll_fd, EPOLL_CTL_ADD, timer, &event);
+    }
     int64_t start = now_ns();
     for (long n = 0; n < senders; n++) {
-        send_slots(connections + n, slots, outstanding, now_ns());
+        if (rate > 0) wait_for_turn(connections + n, slots, outstanding);
+        else send_slots(connections + n, slots, outstanding, now_ns());
     }
     int64_t warm_end = start + (int64_t)(warm * 1e9), end = warm_end + (int64_t)(seconds * 1e9);
     uint64_t before = 0;
@@ -391,6 +431,11 @@ int main(int count, char **words) {
         int ready = epoll_wait(epoll_fd, events, 512, 100);
         for (int n = 0; n < ready; n++) {
             Connection *connection = events[n].data.ptr;
+            if (connection == NULL) {
+                uint64_t ticks;
+                if (read(timer, &ticks, sizeof ticks) > 0) take_turns(start);
+                continue;
+            }
             if (events[n].events & EPOLLOUT) {
                 flush_out(connection);
                 if (connection->out_size == 0) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -111,6 +112,9 @@ def test_a_console_of_an_up_ends_in_order_by_a_signal_of_its_own() -> None:
         ) as process:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/static/console.css"
             assert httpx.get(address, timeout=TIMEOUT_S).status_code == 200
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            given = os.getpriority(os.PRIO_PROCESS, process.pid)
+            assert given == min(own + command.NICENESS, 19)  # it gives way to brokers
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
             assert process.stderr is not None

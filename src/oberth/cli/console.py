@@ -30,6 +30,8 @@ PORT: Final = 8082
 PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 HINT: Final = "pip install 'oberth[console]' brings it"
 END_TIMEOUT_S: Final = 10.0
+NICENESS: Final = 10
+"""Of the console's process: making a page takes as much processor time as a thousand sends."""
 
 
 @click.command()
@@ -124,7 +126,8 @@ def console(
     """Show a cluster in a browser: brokers, topics, messages, groups, dead letters.
 
     Works with Oberth's clusters and with Apache's. It only reads unless --allow-writes is given; it
-    shows every change before it makes it, and notes it in the audit log.
+    shows every change before it makes it, and notes it in the audit log. It gives way to brokers on
+    its machine.
 
     Example: oberth console -n 127.0.0.1:9876
     """
@@ -151,6 +154,8 @@ def console(
     )
     config.check()
     start_logging(verbose)
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
 
     @asynccontextmanager
     async def open_console() -> AsyncIterator[str]:
