@@ -148,7 +148,6 @@ def export_command(
 
     if until_stdin_ends:
         end_with_stdin()
-    root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     target = absolute(into) or ""
     settings = ExportSettings(
         form, one_table, exact, columns, partition_by, body, "", message, topics,
@@ -165,6 +164,7 @@ def export_command(
         else:
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
+    root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     require_library(form)  # before Spark is started for nothing
     stores = open_stores(root, given) if root else []
     batches = 0

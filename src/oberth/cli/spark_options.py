@@ -157,6 +157,8 @@ def check_name_servers(master: str, connection: Connection) -> None:
     Raises:
         RemotingError: none answers.
     """
+    import pyspark  # noqa: F401 - that it is missing is said before what it would ask
+
     from oberth.client.admin import Admin
     from oberth.spark.runtime import is_connect
 
