@@ -270,8 +270,10 @@ def test_a_name_server_of_spark_that_does_not_answer(
     (tmp_path / "table").mkdir()
     pq.write_table(pa.table({"value": ["a"]}), tmp_path / "table" / "a.parquet")
     words = [each.replace("ADDRESS", address) for each in SPARK_LIVE[name]]
+    if kind == "silent":
+        words += ["--option", f"rocketmq.timeout={SILENCE_MS}ms"]
     code, err = run(
-        [*on_spark(name, words), "--option", f"rocketmq.timeout={SILENCE_MS}ms"],
+        on_spark(name, words),
         STORE=str(golden_pristine("basic-5.5.0").root), TABLE=str(tmp_path / "table"),
     )  # fmt: skip
     assert code == 2

@@ -39,11 +39,34 @@ master_option = click.option(
     show_default=True,
     help="Where Spark runs: local[N], spark://host:port, yarn, k8s://…, or sc://host:port.",
 )
+
+
+def parse_confs(confs: tuple[str, ...]) -> dict[str, str]:
+    """Spark's settings of --conf.
+
+    Raises:
+        click.UsageError: one is not NAME=VALUE.
+    """
+    settings = {}
+    for text in confs:
+        name, found, value = text.partition("=")
+        if not found or not name.strip():
+            raise click.UsageError(f"--conf {text!r}: allowed is NAME=VALUE")
+        settings[name.strip()] = value
+    return settings
+
+
+def _checked_confs(_: object, __: object, confs: tuple[str, ...]) -> tuple[str, ...]:
+    parse_confs(confs)
+    return confs
+
+
 conf_option = click.option(
     "--conf",
     "confs",
     metavar="NAME=VALUE",
     multiple=True,
+    callback=_checked_confs,  # before a command looks for anything
     help="A setting of Spark. Repeatable.",
 )
 scratch_option = click.option(
@@ -185,21 +208,6 @@ def directory_of(directory: str | None, store_option: str | None) -> str:
     if (directory is None) == (store_option is None):
         raise click.UsageError("name one store: DIR or --store DIR")
     return directory or store_option or ""
-
-
-def parse_confs(confs: tuple[str, ...]) -> dict[str, str]:
-    """Spark's settings of --conf.
-
-    Raises:
-        click.UsageError: one is not NAME=VALUE.
-    """
-    settings = {}
-    for text in confs:
-        name, found, value = text.partition("=")
-        if not found or not name.strip():
-            raise click.UsageError(f"--conf {text!r}: allowed is NAME=VALUE")
-        settings[name.strip()] = value
-    return settings
 
 
 @contextmanager
