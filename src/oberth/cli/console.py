@@ -31,7 +31,7 @@ PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 HINT: Final = "pip install 'oberth[console]' brings it"
 END_TIMEOUT_S: Final = 10.0
 NICENESS: Final = 10
-"""Of the console's process: making a page takes as much processor time as a thousand sends."""
+"""Of the console's process: a page can wait, sends on the same machine should not."""
 
 
 @click.command()

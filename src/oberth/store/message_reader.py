@@ -525,7 +525,7 @@ class MessageReader:
 class _QueueRead:
     """One read of a queue, and what it has found so far.
 
-    It costs about 0.3 us for a unit that the filter passes over, and 1 us for one that it takes.
+    It costs about 0.4 us for a unit that the filter passes over, and 2 us for one that it takes.
     """
 
     __slots__ = (
@@ -607,7 +607,7 @@ class _QueueRead:
         """Whether a limit was reached in these units."""
         result = self._result
         codes = self._codes
-        is_filtered = self._filter is not None
+        looks_at_tags = self._filter is not None and (codes is not None or self._judges_tags)
         next_offset = self._next_offset
         young_from = self._young_from
         count, total = result.message_count, result.buffer_total_size
@@ -637,7 +637,7 @@ class _QueueRead:
             if commit_log_offset < skip_until:
                 continue
             lacks_tags = False
-            if is_filtered:
+            if looks_at_tags or tags_code <= EXT_ADDRESS_MAX:
                 if codes is not None and tags_code > EXT_ADDRESS_MAX:
                     is_unwanted = tags_code not in codes
                 else:

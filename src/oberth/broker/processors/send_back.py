@@ -186,7 +186,8 @@ def _refuse(channel: Channel, request: RemotingCommand, response: RemotingComman
     once 3 s have passed.
     """
     if request.language == LanguageCode.GO.name:
-        _LOG.warning(
+        # Anybody can have many refused, and a failing disk has a line of its own.
+        _LOG.debug(
             "%s: a message that a consumer sent back was not stored, and is not answered, so that "
             "the consumer tries again: %s",
             channel,
