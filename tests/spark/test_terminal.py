@@ -106,5 +106,5 @@ def test_ctrl_c_ends_a_query_that_follows_without_a_word_of_py4j(golden_store: G
         assert process.stderr.readline() == "following; interrupt to stop\n"
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-        assert process.wait(TIMEOUT_S) == 0
-    assert said == "stopped; the next --follow goes on from here\n"
+        code = process.wait(TIMEOUT_S)
+    assert (said, code) == ("stopped; the next --follow goes on from here\n", 0)

@@ -120,7 +120,8 @@ class Ledger:
         self.consumed[group].setdefault(body, now_ms)
         self.times_consumed[group, body] += 1
 
-    def _must_come(self, sent: Sent) -> bool:
+    def must_come(self, sent: Sent) -> bool:
+        """Whether consumers must get it: acknowledged, and committed if it is a transaction."""
         if sent.kind == "transaction":
             return sent.acknowledged and sent.verdict is LocalTransactionState.COMMIT_MESSAGE
         return sent.acknowledged
@@ -131,7 +132,7 @@ class Ledger:
         return [
             sent.body
             for sent in self.sent.values()
-            if self._must_come(sent)
+            if self.must_come(sent)
             and sent.body not in came
             and (group == "push" or sent.kind == "plain")
         ]
@@ -606,7 +607,7 @@ class Simulation:
         faults += [
             f"{sent.body} was acknowledged and is not stored"
             for sent in ledger.sent.values()
-            if sent.acknowledged and sent.kind in ("plain", "ordered") and sent.body not in stored
+            if ledger.must_come(sent) and sent.body not in stored
         ]
         faults += [f"unhandled: {error}" for error in loop.errors]
         text = "\n".join(loop.history).encode()
