@@ -16,6 +16,9 @@ own time-outs, and a machine that stands still for a moment is no finding. Of th
 SECOND_TRIES_MAX do, if no more failed. What fails twice is a finding; what passed only at its
 second try is named at the end, and is to be made steady.
 
+Every stage has a limit, and all together ALL_LIMIT_S. test-long comes last: a slow machine may stop
+it when that time is over, which the summary says; what failed until then counts, and its floor too.
+
 Asks nothing, changes nothing in the checkout, ends with 0 if every stage is green, else with 1.
 """
 
@@ -42,18 +45,15 @@ LONG_MIN = 80
 INTEROP_MIN = 130
 BENCHMARKS_MIN = 12
 
-TEST_LIMIT_S = 1200
-INTEROP_LIMIT_S = 1750
+TEST_LIMIT_S = 1600
+INTEROP_LIMIT_S = 2000
 SECOND_TRY_LIMIT_S = 500
 FEW_LIMIT_S = 300
 SECOND_TRIES_MAX = 3
 SESSIONS = 2
 """Sessions of pytest in a target of tests: Spark's and the others."""
-BENCHMARKS_LIMIT_S = 1100
+BENCHMARKS_LIMIT_S = 1300
 ALL_LIMIT_S = 86 * 60
-"""For every stage together; test-long comes last and has what the others left of it."""
-FIXED_S = TEST_LIMIT_S + FEW_LIMIT_S + INTEROP_LIMIT_S + SECOND_TRY_LIMIT_S + BENCHMARKS_LIMIT_S
-assert FIXED_S < ALL_LIMIT_S - 300
 
 REASONS_SHOWN = 20
 FAILURES_SHOWN = 20
@@ -149,6 +149,8 @@ def judge(
     code: int | None,
     passed_min: int,
     second_try: set[str] | None = None,
+    *,
+    may_be_stopped: bool = False,
 ) -> Verdict:
     """What a stage of tests is worth.
 
@@ -158,22 +160,27 @@ def judge(
         code: the exit code of the last run; None: it was stopped at its limit.
         passed_min: fewer that passed are a problem.
         second_try: what passed only then.
+        may_be_stopped: whether the end of all stages' time may come in the middle of it.
     """
     problems = []
-    if code is None:
+    text = str(outcome)
+    is_cut = may_be_stopped and code is None
+    if is_cut:
+        text += ", stopped when the time of all stages was over"
+    elif code is None:
         problems.append("stopped: it took longer than it may")
     elif code:
         problems.append(f"exit code {code}")
-    if outcome.unfinished:
+    if outcome.unfinished and not is_cut:
         problems.append(f"stopped in: {', '.join(sorted(outcome.unfinished)[:3])}")
     if outcome.failed:
         problems.append(f"{len(outcome.failed)} failed")
         problems += [f"  {name}" for name in sorted(outcome.failed)[:FAILURES_SHOWN]]
-    if not outcome.sessions:
+    if not outcome.sessions and not is_cut:
         problems.append("no session of pytest came to its end")
     elif len(outcome.passed) < passed_min:
         problems.append(f"{len(outcome.passed)} tests passed, at least {passed_min} must")
-    return Verdict(stage, str(outcome), problems, second_try or set())
+    return Verdict(stage, text, problems, second_try or set())
 
 
 def judge_benchmarks(output: str, code: int | None, run_min: int) -> Verdict:
@@ -234,7 +241,10 @@ class Runner:
     def run(
         self, words: Sequence[str], limit_s: float, **environment: str
     ) -> tuple[int | None, str]:
-        """Exit code (None: stopped at the limit) and output, which is also shown as it comes."""
+        """Exit code (None: stopped at the limit) and output, which is also shown as it comes.
+
+        The limit is the given one or what is left for all stages, whichever is less.
+        """
         process = subprocess.Popen(
             words,
             cwd=ROOT,
@@ -250,7 +260,7 @@ class Runner:
         )
         process.stdout.close()
         try:
-            code: int | None = process.wait(limit_s)
+            code: int | None = process.wait(min(limit_s, self.left_s))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -319,11 +329,19 @@ def tests(runner: Runner) -> Verdict:
 
 def long_tests(runner: Runner) -> Verdict:
     """`make test-long`, in the time that all stages before it have left."""
-    return _judge_target(runner, "test-long", runner.left_s, LONG_MIN, OBERTH_LONG="1")
+    return _judge_target(
+        runner, "test-long", runner.left_s, LONG_MIN, may_be_stopped=True, OBERTH_LONG="1"
+    )
 
 
 def _judge_target(
-    runner: Runner, target: str, limit_s: float, passed_min: int, **environment: str
+    runner: Runner,
+    target: str,
+    limit_s: float,
+    passed_min: int,
+    *,
+    may_be_stopped: bool = False,
+    **environment: str,
 ) -> Verdict:
     """A target of tests, and once more the few that failed."""
     outcome, code = runner.tests(target, limit_s)
@@ -331,12 +349,10 @@ def _judge_target(
     is_whole = outcome.sessions == SESSIONS and not outcome.unfinished
     if code and is_whole and 0 < len(outcome.failed) <= SECOND_TRIES_MAX:
         names = shlex.join(sorted(outcome.failed)).replace("$", "$$")  # make reads them, too
-        again, code = runner.tests(
-            "test-these", min(FEW_LIMIT_S, runner.left_s), names, **environment
-        )
+        again, code = runner.tests("test-these", FEW_LIMIT_S, names, **environment)
         outcome, recovered = after_second_try(outcome, again)
     print("\n".join(skip_lines(outcome.skipped)), flush=True)
-    return judge(target, outcome, code, passed_min, recovered)
+    return judge(target, outcome, code, passed_min, recovered, may_be_stopped=may_be_stopped)
 
 
 def benchmarks(runner: Runner) -> Verdict:

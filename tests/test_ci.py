@@ -231,6 +231,27 @@ def test_a_few_other_tests_have_a_second_try(
     assert "test-long  RED    0 passed, 2 failed" in capfd.readouterr().out
 
 
+def test_the_end_of_all_time_may_come_in_the_last_stage_only(ci: ModuleType) -> None:
+    """A slow machine does not make it red, a failure does, and so does too little."""
+    cut = ci.Outcome(passed={"a", "b"}, unfinished={"c"})
+    verdict = ci.judge("test-long", cut, None, 2, may_be_stopped=True)
+    assert verdict.is_green
+    assert verdict.text.endswith("0 skipped, stopped when the time of all stages was over")
+    assert not ci.judge("test-long", cut, None, 3, may_be_stopped=True).is_green
+    assert not ci.judge("test-long", cut, 2, 2, may_be_stopped=True).is_green
+    failed = ci.Outcome(passed={"a", "b"}, failed={"c"})
+    assert not ci.judge("test-long", failed, None, 2, may_be_stopped=True).is_green
+    assert not ci.judge("interop", cut, None, 2).is_green
+
+
+def test_a_stage_has_no_more_time_than_is_left(
+    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ci, "ALL_LIMIT_S", 0.5)
+    code, _ = ci.Runner(tmp_path).run(["sleep", "600"], 600)
+    assert code is None
+
+
 def test_failures_are_red_at_every_stage(
     ci: ModuleType, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
