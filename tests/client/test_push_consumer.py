@@ -336,6 +336,20 @@ def of_topic(consumer: PushConsumer, topic: str) -> list[int]:
     return sorted(queue.queue_id for queue in consumer.assigned if queue.topic == topic)
 
 
+async def test_a_member_that_only_loses_queues_hears_of_it(mq: EmbeddedBroker) -> None:
+    heard: list[list[int]] = []
+
+    class Member(PushConsumer):
+        def _assignment_changed(self) -> None:
+            heard.append(of_topic(self, "T"))
+
+    async with Member("g", {"T": "*"}, listener=Seen(), namesrv_addr=mq.namesrv_addr):
+        await fill(mq, "T", [b"x"])
+        await mq.wait_until(lambda: [0, 1, 2, 3] in heard)
+        async with PushConsumer("g", {"T": "*"}, listener=Seen(), namesrv_addr=mq.namesrv_addr):
+            await mq.wait_until(lambda: len(heard[-1]) == 2)
+
+
 async def test_the_broker_says_whose_the_queues_are() -> None:
     seen = Seen()
     # A broker that does not balance gives every queue to everyone, which no member would take for

@@ -331,7 +331,7 @@ class GroupConsumer(ClientService):
         return list(self._subscriptions)
 
     def on_route(self, topic: str) -> None:
-        """Queues came or went."""
+        """Queues came or went: called after each, so that a member that only loses some hears of it."""
         if topic in self._subscriptions and self._instance is not None:
             self._instance.rebalance_soon()
 
@@ -482,7 +482,10 @@ class GroupConsumer(ClientService):
             elif self._is_stuck(assigned, now_ms):
                 _LOG.warning("%s: the pull of %s is lost, starting anew", self.group, queue)
                 gone.append(queue)
-        balanced = await self._revoke(gone) if gone else True
+        balanced = True
+        if gone:
+            balanced = await self._revoke(gone)
+            self._assignment_changed()
         new = [queue for queue in mine if queue not in self.assigned]
         if not new:
             return balanced
@@ -502,7 +505,7 @@ class GroupConsumer(ClientService):
             if self._closing or self._instance is None:
                 return True
             self._take(queue, start)
-        if new or gone:
+        if new:
             self._assignment_changed()
         return balanced
 
@@ -559,7 +562,7 @@ class GroupConsumer(ClientService):
             assigned.task = None
 
     def _assignment_changed(self) -> None:
-        """Queues came or went."""
+        """Queues came or went: called after each, so that a member that only loses some hears of it."""
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         """Where a queue starts that became ours. RocketMQ: computePullFromWhere."""
