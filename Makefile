@@ -73,8 +73,9 @@ bench: $(STAMP)
 bench-page: $(STAMP)
 	$(BIN)/python -m benchmarks.page $(ARGS)
 
+# Peers start slowly and wait for each other: two files at a time.
 interop: $(STAMP)
-	$(BIN)/python -m pytest -q -m interop $(LIMIT) $(ARGS)
+	$(BIN)/python -m pytest -q -m interop $(LIMIT) -n 2 --dist loadfile $(ARGS)
 
 # The pages as a site in build/site/VERSION, with a reference of the public classes; versions that
 # were built there before stay, and the pages offer the choice.

@@ -22,6 +22,7 @@ processes at once do no harm.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -119,21 +120,24 @@ def _run(command: Sequence[str], *, what: str, timeout_s: float, cwd: Path | Non
 
 
 def _build(target: Path, fill: Callable[[Path], None]) -> Path:
-    """Fill a directory beside ``target`` and give it its name when complete."""
+    """Fill a directory beside ``target`` and give it its name when complete.
+
+    One process at a time: Maven's own folder is not made for two that write into it.
+    """
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        fill(work)
-        work.chmod(0o755)
+    with (cache_dir() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return target
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
+            fill(work)
+            work.chmod(0o755)
             work.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another process was first, and its copy serves
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return target
 
 
