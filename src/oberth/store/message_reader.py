@@ -522,6 +522,10 @@ class MessageReader:
         return result
 
 
+_NOTHING_READABLE: Final = -(1 << 63)
+"""The end of what can be read where no segment is: below every position."""
+
+
 class _QueueRead:
     """One read of a queue, and what it has found so far.
 
@@ -529,9 +533,9 @@ class _QueueRead:
     """
 
     __slots__ = (
-        "_buffer", "_by_tags", "_codes", "_config", "_filter", "_judge", "_judged_bytes_max",
+        "_buffer", "_codes", "_config", "_filter", "_judge", "_judged_bytes_max",
         "_judges_tags", "_last_offset", "_limits", "_log", "_log_max", "_next_offset", "_piece_end",
-        "_piece_start", "_queue", "_readable_end", "_result", "_segment", "_segment_end",
+        "_piece_start", "_queue", "_readable_end", "_result", "_segment", "_segment_size",
         "_segment_start", "_skip_until", "_young_from",
     )  # fmt: skip
 
@@ -550,11 +554,10 @@ class _QueueRead:
         self._queue = queue
         self._filter = message_filter
         self._codes = message_filter.codes if type(message_filter) is TagsFilter else None
-        self._by_tags = message_filter is None or self._codes is not None
         self._judges_tags = message_filter is not None and message_filter.judges_tags
         self._judge = None
         self._judged_bytes_max = 0
-        if message_filter is not None and not self._by_tags:
+        if message_filter is not None and self._codes is None:
             self._judge = message_filter.matches_record
             self._judged_bytes_max = message_filter.judged_bytes + JUDGED_BYTES_MAX
         self._result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE)
@@ -564,7 +567,8 @@ class _QueueRead:
         self._last_offset = -1
         self._segment: MappedFile | None = None
         self._buffer = memoryview(b"")
-        self._segment_start = self._segment_end = self._readable_end = -1
+        self._segment_start = self._segment_size = 0
+        self._readable_end = _NOTHING_READABLE
         # The last slice, as positions in the buffer; it is made when nothing is side by side with
         # it.
         self._piece_start = self._piece_end = -1
@@ -684,33 +688,28 @@ class _QueueRead:
 
         True: the filter has judged so many bytes that the rest is left to the next read.
         """
-        result = self._result
         # Neighbours in a queue mostly lie in one segment.
-        if self._segment is None or not (
-            self._segment_start <= commit_log_offset < self._segment_end
-        ):
-            self._enter_segment(commit_log_offset)
         position = commit_log_offset - self._segment_start
-        segment = self._segment
-        if segment is None or position >= segment.read_position:
-            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-            if commit_log_offset < self._log_max:  # else the unit is damaged, and the next is not
-                self._skip_until = self._log.next_segment_offset(commit_log_offset)
-            return False
+        if not 0 <= position < self._segment_size:
+            self._enter_segment(commit_log_offset)
+            position = commit_log_offset - self._segment_start
+        buffer = self._buffer
         if (
             lacks_tags
             or not _SIZE_MIN <= size <= self._readable_end - position
-            or _size_at(self._buffer, position)[0] != size
+            or _size_at(buffer, position)[0] != size
         ):
-            self._readable_end = segment.read_position
-            size = self._record_size(position, lacks_tags=lacks_tags)
+            size = self._doubtful_size(commit_log_offset, lacks_tags=lacks_tags)
             if not size:
-                result.status = GetMessageStatus.NO_MATCHED_MESSAGE
                 return False
-        if self._judge is not None and not self._judge(self._buffer, position, size):
-            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+        judge = self._judge
+        if judge is not None and not judge(buffer, position, size):
+            self._result.status = GetMessageStatus.NO_MATCHED_MESSAGE
             return self._filter is not None and self._filter.judged_bytes > self._judged_bytes_max
-        if position == self._piece_end and self._by_tags:
+        result = self._result
+        if judge is not None:
+            result.records.append(buffer[position : position + size])
+        elif position == self._piece_end:
             self._piece_end += size
         else:
             self._end_piece()
@@ -726,17 +725,34 @@ class _QueueRead:
         """Go on in the segment of a record; in none where it is not there."""
         self._end_piece()
         segment = self._log.queue.find(commit_log_offset)
+        self._segment_size, self._readable_end = 0, _NOTHING_READABLE
         if segment is not None:
-            self._segment_start, self._segment_end = segment.start_offset, segment.end_offset
-            self._readable_end = segment.read_position
             # A slice keeps the memory, should the segment be deleted meanwhile.
             self._buffer = segment.buffer[:]
-            if not self._buffer.nbytes:
+            if self._buffer.nbytes:
+                self._segment_start = segment.start_offset
+                self._segment_size = segment.end_offset - segment.start_offset
+                self._readable_end = segment.read_position
+            else:
                 segment = None
         self._segment = segment
 
+    def _doubtful_size(self, commit_log_offset: int, *, lacks_tags: bool) -> int:
+        """As the record of a doubtful unit says itself; 0: none is there, or none is wanted."""
+        position = commit_log_offset - self._segment_start
+        segment = self._segment
+        if segment is None or position >= segment.read_position:
+            self._result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            if commit_log_offset < self._log_max:  # else the unit is damaged, and the next is not
+                self._skip_until = self._log.next_segment_offset(commit_log_offset)
+            return 0
+        self._readable_end = segment.read_position
+        size = self._record_size(position, lacks_tags=lacks_tags)
+        if not size:
+            self._result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+        return size
+
     def _record_size(self, position: int, *, lacks_tags: bool) -> int:
-        """As the record of a doubtful unit says itself; 0: none that is wanted."""
         request = _record_of(
             self._queue, self._buffer, position, self._readable_end, self._segment_start
         )
