@@ -29,7 +29,8 @@ from tests.proxy.client import GOAWAY, GrpcClient, framed
 from oberth.proxy import call, http2
 from oberth.proxy.call import Call, CallError, GrpcStatus
 from oberth.proxy.server import GrpcOptions, GrpcServer
-from oberth.remoting.aio.tls import self_signed_context
+from oberth.remoting.aio import tls as tls_module
+from oberth.remoting.aio.tls import RECORDS_AT_ONCE, ServerTls, self_signed_context
 from oberth.remoting.first_bytes import TrustedProxies
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -294,6 +295,38 @@ async def test_tls_and_plain_text_share_the_port() -> None:
     async with serving() as server, Raw(server) as raw:
         raw.writer.write(b"")
         assert await ask(server) == b"hello"
+
+
+async def test_tls_records_of_one_read_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one byte each there may be 11 000 (20 ms)."""
+    came, original = [], ServerTls.receive
+
+    def receive(self: ServerTls, data: bytes | memoryview) -> tuple[bytes, bool]:
+        plain, ended = original(self, data)
+        came.append(len(plain))
+        return plain, ended
+
+    monkeypatch.setattr(ServerTls, "receive", receive)
+    monkeypatch.setattr(tls_module, "RECORDS_A_TURN", RECORDS_AT_ONCE)
+    mine = ssl.create_default_context()
+    mine.check_hostname = False
+    mine.verify_mode = ssl.CERT_NONE
+    mine.set_alpn_protocols(["h2"])
+    context = self_signed_context()
+    assert context is not None
+    context.set_alpn_protocols(["h2"])
+    async with serving(tls_context=context) as server, client_of(server, ssl=mine) as client:
+        write = client.writer.write
+
+        def write_bytes(data: bytes) -> None:
+            for byte in data:
+                write(bytes((byte,)))
+
+        monkeypatch.setattr(client.writer, "write", write_bytes)
+        stream = await client.open("/e", framed(b"x" * 3000))
+        assert await stream.all() == [b"x" * 3000]
+        assert stream.status == 0
+    assert sorted(came)[-2] == RECORDS_AT_ONCE  # the longest is the preface, one record
 
 
 @pytest.mark.parametrize("trusted", [True, False])

@@ -227,6 +227,9 @@ class GrpcChannel(asyncio.Protocol):
                 if ended:
                     self.close()
                     return
+                if self._tls.has_more:
+                    self.loop.call_soon(self._decrypt_on)
+                self._update_reading()
         except (RemoteProtocolError, ssl.SSLError) as error:
             _LOG.warning("%s was disconnected: %s", self, error)
             self.abort()
@@ -235,6 +238,10 @@ class GrpcChannel(asyncio.Protocol):
             self._connection.receive(data)
             if not self._is_reading:
                 self._read_on()
+
+    def _decrypt_on(self) -> None:
+        """Read more of the TLS records that came: a read may hold eleven thousand."""
+        self.data_received(b"")
 
     def _read_on(self) -> None:
         """Read what came, as far as one turn of the loop goes."""
@@ -288,7 +295,8 @@ class GrpcChannel(asyncio.Protocol):
         """Read from a peer that reads, and whose last bytes are read."""
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self.peer_reads and not self._is_reading and not self._is_resting
+        is_late = self._is_reading or (self._tls is not None and self._tls.has_more)
+        wanted = self.peer_reads and not is_late and not self._is_resting
         if wanted == self._is_paused:
             self._is_paused = not wanted
             if wanted:

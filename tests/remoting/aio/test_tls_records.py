@@ -11,6 +11,7 @@ import pytest
 from oberth.remoting.aio.tls import (
     EMPTY_RECORDS_MAX,
     RECORD_HEAD_SIZE,
+    RECORDS_A_TURN,
     ServerTls,
     load_server_context,
     make_certificate,
@@ -54,6 +55,8 @@ def received(server: ServerTls, data: bytes, step: int) -> bytes:
         buffer[:size] = piece
         plain.append(server.receive(memoryview(buffer)[:size])[0])
         buffer[:] = bytes(step)
+        while server.has_more:
+            plain.append(server.receive(b"")[0])
     return b"".join(plain)
 
 
@@ -80,3 +83,23 @@ def test_records_that_carry_nothing_have_an_end(context: ssl.SSLContext, step: i
     with pytest.raises(ssl.SSLError, match="records that carry nothing"):
         received(server, b"".join(pieces), step)
     assert not server.is_shaken
+
+
+@pytest.mark.parametrize("more_at", [0, 1, 3])
+def test_one_call_reads_so_many_records(context: ssl.SSLContext, more_at: int) -> None:
+    """A read may hold 11 000 of one byte each (20 ms); what comes meanwhile is read behind them."""
+    server, client = ServerTls(context), Client()
+    client.connect(server, 1 << 20)
+    count = 4 * RECORDS_A_TURN + 5
+    sent = (bytes(range(251)) * count)[:count]
+    for number in range(count):
+        client.tls.write(sent[number : number + 1])
+    data = client.goes.read()
+    cut = len(data) - 30  # in the last record but one
+    pieces, calls = [server.receive(data[:cut])[0]], 1
+    while server.has_more or cut:
+        come, cut = (data[cut:], 0) if calls > more_at and cut else (b"", cut)
+        pieces.append(server.receive(come)[0])
+        calls += 1
+    assert b"".join(pieces) == sent
+    assert max(map(len, pieces)) == RECORDS_A_TURN

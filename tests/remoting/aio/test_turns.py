@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from oberth.remoting.aio import processors as processors_module
 from oberth.remoting.aio import server as server_module
+from oberth.remoting.aio import tls as tls_module
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import BURST_MAX, ProcessorTable
+from oberth.remoting.aio.server import ServerOptions
+from oberth.remoting.aio.tls import RECORDS_AT_ONCE, ServerTls
 from oberth.remoting.command import (
     Buffer,
     RemotingCommand,
@@ -312,3 +316,34 @@ async def test_a_burst_has_so_many_requests(
     assert sum(size for _, size in sizes) == 5 * FRAMES_A_TURN
     assert max(size for _, size in sizes) <= BURST_MAX
     assert len({turn for turn, _ in sizes}) == len(sizes), "without time, one call a turn"
+
+
+async def test_tls_records_of_one_read_are_read_in_turns(
+    start_server: Any,
+    stack: Any,
+    monkeypatch: Any,
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """Of one byte each there may be 11 000 (20 ms)."""
+    came, original = [], ServerTls.receive
+
+    def receive(self: ServerTls, data: bytes | memoryview) -> tuple[bytes, bool]:
+        plain, ended = original(self, data)
+        came.append(len(plain))
+        return plain, ended
+
+    monkeypatch.setattr(ServerTls, "receive", receive)
+    monkeypatch.setattr(tls_module, "RECORDS_A_TURN", RECORDS_AT_ONCE)
+    server = await start_server(table(), ServerOptions(tls_context=tls_contexts[0]))
+    reader, writer = await asyncio.open_connection(*server.address, ssl=tls_contexts[1])
+    stack.callback(writer.close)
+    requests = [RemotingCommand(code=PULL, opaque=number) for number in range(30)]
+    for byte in b"".join(map(encode_frame_bytes, requests)):
+        writer.write(bytes((byte,)))
+    connection = RemotingConnection()
+    answers: list[RemotingCommand] = []
+    async with asyncio.timeout(100):
+        while len(answers) < len(requests):
+            answers += connection.receive_data(await reader.read(1 << 20))
+    assert [each.opaque for each in answers] == list(range(30))
+    assert max(came) == RECORDS_AT_ONCE

@@ -202,9 +202,12 @@ class Channel(asyncio.Protocol):
             if self._first_bytes is not None:
                 data = self._read_first_bytes(data)
             ended = False
-            if self._tls is not None and data:
+            if self._tls is not None and (data or self._tls.has_more):
                 data, ended = self._tls.receive(data)
                 self._write_tls()
+                if self._tls.has_more:
+                    self.hold_reading()
+                    self._loop.call_soon(self._go_on_decrypting)
             if data:
                 if self._take_data is not None:
                     self._take_data(self, data)
@@ -246,6 +249,11 @@ class Channel(asyncio.Protocol):
         """Keep bytes that an owner took and did not serve, for a further turn of the loop."""
         self._connection.keep(data)
         self._update_reading()
+
+    def _go_on_decrypting(self) -> None:
+        """Read more of the TLS records that came: a read may hold eleven thousand."""
+        self.data_received(b"")
+        self.resume_reading()
 
     def _go_on_reading(self) -> None:
         """Decode more of what came: a read may hold tens of thousands of frames."""

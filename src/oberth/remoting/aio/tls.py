@@ -234,17 +234,22 @@ RECORD_HEAD_SIZE: Final = 5
 RECORDS_AT_ONCE: Final = 64
 """Records between two looks at how many carried nothing."""
 
+RECORDS_A_TURN: Final = 2048
+"""Records that one call reads, some 2 us each: one read of a socket may bring 11 000."""
+
 
 class ServerTls:
     """The server's side of one TLS connection, without a socket.
 
     Feed it what the socket brought; take what is to be written. Both ends of plain text are bytes.
+    While there is `has_more` of what came, it wants another call in the next turn of the loop.
     Records are counted: to change the keys takes 27 bytes of a peer and up to 26 us here, which is
     255 ms for what one read of a socket may bring.
     """
 
     __slots__ = (
-        "_empty", "_head", "_incoming", "_object", "_outgoing", "_rest", "_shaken", "_unsent",
+        "_empty", "_head", "_incoming", "_late", "_object", "_outgoing", "_rest", "_shaken",
+        "_unsent",
     )  # fmt: skip
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -256,14 +261,22 @@ class ServerTls:
         self._empty = 0  # records that came, less those that had data
         self._head = b""  # of a record, while it is not whole
         self._rest = 0  # bytes of the last record that are yet to come
+        self._late = b""  # records that came and are for the next call
 
     @property
     def is_shaken(self) -> bool:
         """Whether the handshake is done."""
         return self._shaken
 
+    @property
+    def has_more(self) -> bool:
+        """Whether records have come that no call has read yet."""
+        return bool(self._late)
+
     def receive(self, data: bytes | memoryview) -> tuple[bytes, bool]:
         """Plain text that ``data`` completes, and whether the peer ended the connection.
+
+        Of more than RECORDS_A_TURN records the others are for the next call, see `has_more`.
 
         Raises:
             ssl.SSLError: the handshake failed, a record is broken, or more than EMPTY_RECORDS_MAX
@@ -271,6 +284,8 @@ class ServerTls:
         """
         pieces: list[bytes] = []
         ended = False
+        if self._late:
+            data, self._late = self._late + data, b""
         for part, records in self._parts(data):
             self._incoming.write(part)
             self._empty += records
@@ -285,8 +300,12 @@ class ServerTls:
         return b"".join(pieces), ended
 
     def _parts(self, data: bytes | memoryview) -> Iterator[tuple[bytes | memoryview, int]]:
-        """``data``, cut behind every RECORDS_AT_ONCE records, and how many begin in each part."""
+        """``data``, cut behind every RECORDS_AT_ONCE records, and how many begin in each part.
+
+        What follows RECORDS_A_TURN of them is kept.
+        """
         start, count, at, size = 0, 0, self._rest, len(data)
+        left = RECORDS_A_TURN
         if self._head:
             at = RECORD_HEAD_SIZE - len(self._head)
             head = self._head + data[:at]
@@ -302,6 +321,11 @@ class ServerTls:
             if count == RECORDS_AT_ONCE:
                 yield data[start:at], count
                 start, count = min(at, size), 0
+                left -= RECORDS_AT_ONCE
+                if left <= 0:
+                    self._head, self._rest = b"", max(at - size, 0)
+                    self._late = bytes(data[start:])
+                    return
         # Bytes of its own: the buffer that was read into is used again.
         self._head, self._rest = bytes(data[at:]), max(at - size, 0)
         if start < size:
