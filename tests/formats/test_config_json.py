@@ -35,7 +35,8 @@ from oberth.formats.config_json import (
     parse_config,
 )
 from oberth.formats.json_lenient import LenientParser
-from oberth.formats.json_reader import CONTAINERS_MAX, LENIENT_SIZE_MAX, VALUES_MAX, parse_request
+from oberth.formats.json_reader import CONTAINERS_MAX, VALUES_MAX, parse_request
+from oberth.formats.json_values import LENIENT_SIZE_MAX
 
 DATA = Path(__file__).parent / "data"
 
@@ -247,9 +248,12 @@ REFUSED: list[tuple[str, str]] = [
     ('{{"x":[{{"a":1}:1}]}:1}', "a key inside of a key"),
     ("{" * 40 + '"a\'\\""' + ":1}" * 40, "a key inside of a key"),  # text of 2 ** 40 characters
     ("{" + "{}:1," * 65 + "}", "more than 64 objects that are keys"),
-    ("{" + "{}:1," * 3200 + "}", "more than 1000 objects that are keys"),
+    ("{" + "{}:1," * 3200 + "}", "more than 500 objects that are keys"),
     ('{"a":{"x":{"$ref":"$.b"}},"b":{"y":{"$ref":"$.a"}}}', "round in circles"),
-    (_many_references(480, 400), "values where references are filled in, 65536 are allowed"),
+    (_many_references(200, 400), "values where references are filled in, 65536 are allowed"),
+    (_many_references(257, 1), "more than 256 references"),
+    ("{'a':[" + "[]," * 1024 + "]}", "more than 1024 objects and lists"),
+    ("{'a':[" + "{}," * 1024 + "]}", "more than 1024 objects and lists"),
     (_chain_of_references(DEPTH_MAX, 1), "where references are filled in"),
     (_chain_of_references(20, 8), "values where references are filled in, 65536 are allowed"),
 ]
@@ -420,6 +424,51 @@ def test_tables_in_pieces_are_what_they_are_at_once(
     cut = encode_config(document)[:-30]
     with pytest.raises(ConfigFormatError):
         json_reader.parse_tables(cut, name="x")
+
+
+PLAIN_TEXTS = ["''", '"a b"', "'é'", "7", "-0", "+3L", "12S", "4b", "1.50", "-2.5L", "NaN", "true"]
+OTHER_TEXTS = ["1F", "1.5D", "1e3", "9" * 25, r"'\n'", "[]", "{a:1}", "/**/ 1", "\x011", "null"]
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_plain_items_are_what_the_others_are(blank: str) -> None:
+    """Those that are read in one step, alone and between those that are not."""
+    for text in (*PLAIN_TEXTS, *OTHER_TEXTS):
+        alone = parse_config(f"/**/{text}")
+        for around in ("1", "1F"):
+            item = f"{blank}{text}{blank}"
+            assert repr(general(f"[{around},{item},{around},,{item}]")) == repr(
+                [eval_number(around), alone, eval_number(around), alone]
+            )
+            found = general(f"{{'a':{around},b:{item},'c':{item}}}")
+            assert repr(found) == repr({"a": eval_number(around), "b": alone, "c": alone})
+    for key, value in (
+        ("1", 1),
+        ("1L", 1),
+        ("1.5", 1.5),
+        ("true", "true"),
+        ("'x'", "x"),
+        ("''", ""),
+    ):
+        for inner in ("1", "1F"):
+            found = general(f"{{{blank}{key}{blank}:{inner}}}")
+            assert repr(found) == repr({value: eval_number(inner)})
+    for text in (
+        "[1 2]",
+        "['a' 'b']",
+        "[1.]x",
+        "[1$]",
+        "[trues]",
+        "{a:true.b}",
+        "{1:1 2:2}",
+        "[1,",
+    ):
+        with pytest.raises(ConfigFormatError):
+            general(text)
+
+
+def eval_number(text: str) -> float:
+    return 1.0 if text == "1F" else 1
 
 
 def test_as_many_queues_are_keys_as_have_room() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import pkgutil
+import tracemalloc
 import zlib
 from collections.abc import Callable, Generator
 from typing import Any
@@ -306,7 +307,8 @@ def compressed(topics: list[str], mappings: list[str]) -> bytes:
     """A registration with these texts."""
 
     def text(each: str) -> bytes:
-        return len(each).to_bytes(4) + each.encode()
+        data = each.encode()
+        return len(data).to_bytes(4) + data
 
     parts = [text('{"counter":1,"stateVersion":0,"timestamp":1}'), len(topics).to_bytes(4)]
     parts += [*map(text, topics), text("[]"), len(mappings).to_bytes(4), *map(text, mappings)]
@@ -340,6 +342,51 @@ def test_long_texts_of_a_registration_are_json_proper(data: bytes) -> None:
     whole = b'{"topicConfigSerializeWrapper":{"x":{%b}}}' % (b"a:1," * 8000)
     with pytest.raises(BodyError, match="in a dialect of JSON, at most 16384 are allowed"):
         registration.RegisterBrokerBody.decode(whole)
+
+
+def test_long_topics_of_a_registration_are_read_in_turns() -> None:
+    """500 of them, with attributes of 30 KB, took 130 ms in one turn."""
+    attributes = json.dumps({"é": "é" * 15_000}, ensure_ascii=False)
+    packed = compressed([f"T{n} 4 4 6 SINGLE_TAG {attributes}" for n in range(200)], [])
+    topics = ",".join(
+        f'"T{n}":{{"topicName":"T{n}","attributes":{attributes}}}' for n in range(200)
+    )
+    plain = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{{{topics}}}}}}}'.encode()
+    for data, is_packed in ((packed, True), (plain, False)):
+        slices = registration.RegisterBrokerBody.decode_in_slices(data, compressed=is_packed)
+        turns = sum(1 for _ in slices)
+        assert turns >= 200 * 30_000 // (160 * 1024)
+        body = registration.RegisterBrokerBody.decode(data, compressed=is_packed)
+        assert [len(each.attributes["é"]) for each in body.topics.values()] == [15_000] * 200
+
+
+def test_where_the_topics_of_a_long_registration_begin() -> None:
+    """A table that is nowhere was looked for in all of 16 MiB."""
+    table = '"topicConfigTable":{"T":{"topicName":"T"}}'
+    for size, size_max in ((100_000, 200_000), (140_000, 140_000)):
+        text = f'{{"filterServerList":[],"x":"{"y" * size}","topicConfigSerializeWrapper":{{{table}'
+        data = (text + "}" + " " * (size_max - size) + "}").encode()
+        with pytest.raises(BodyError, match="bytes beside its topics, allowed 131072") as raised:
+            registration.RegisterBrokerBody.decode(data)
+        left = len('"T":{"topicName":"T"}') if size == 100_000 else 0
+        assert f" {len(data) - left} bytes" in str(raised.value)
+
+
+def test_an_unpacked_registration_is_there_once() -> None:
+    """To join 32 MiB took 40 ms."""
+    topics = [f"T{n} 4 4 6 {'x' * 30_000}" for n in range(400)]
+    data = compressed(topics, [])
+    tracemalloc.start()
+    try:
+        slices = registration.RegisterBrokerBody.decode_in_slices(data, compressed=True)
+        for _ in slices:
+            if tracemalloc.get_traced_memory()[0] > 11 << 20:
+                break  # all is unpacked
+        tracemalloc.reset_peak()
+        next(slices)
+        assert tracemalloc.get_traced_memory()[1] < 18 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_queues_of_a_mapping_are_bare_keys() -> None:

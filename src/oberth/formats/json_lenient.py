@@ -6,7 +6,12 @@ import re
 from typing import Any, Final, NoReturn
 
 from oberth.errors import ConfigFormatError
-from oberth.formats.json_values import DEPTH_MAX, NUMBER_LENGTH_MAX, ObjectKey
+from oberth.formats.json_values import (
+    DEPTH_MAX,
+    LENIENT_SIZE_MAX,
+    NUMBER_LENGTH_MAX,
+    ObjectKey,
+)
 
 _SPACE: Final = re.compile(r"(?:[\s\x00-\x1f]++|//[^\n]*+|/\*(?s:.*?)\*/)*+")
 # Possessive: 16 KiB of digits in front of a $ took 13 s to be tried in all ways.
@@ -14,6 +19,20 @@ _NUMBER: Final = re.compile(
     r"([-+]?+(?:\d++\.?+\d*+|\.\d++)(?:[eE][-+]?+\d++)?+)([LSBFDlsbfd]?+)(?![\w$.])"
 )
 _WORD: Final = re.compile(r"[A-Za-z_$\u0080-\uffff][\w$.@#%|-]*")
+_BLANKS: Final = r"[ \t\r\n]*+"
+_COMMAS: Final = re.compile(rf"(?:,{_BLANKS})++")
+_PLAIN: Final = (
+    r"""(?:"([^"\\]*+)"|'([^'\\]*+)'"""
+    r"""|([-+]?+\d{1,18}+(?:\.\d{1,18}+)?+)[LSBlsb]?+(?![\w$.])|(%s))"""
+)
+_PLAIN_KEY: Final = _PLAIN % f"(?>{_WORD.pattern})"
+_PLAIN_VALUE: Final = _PLAIN % r"(?:true|false|null|undefined|NaN)(?![\w$.@#%|-])"
+_PLAIN_ITEM: Final = re.compile(rf"{_BLANKS}{_PLAIN_VALUE}{_BLANKS}(?:,|(?=\]))")
+"""An item of a list, and the comma behind it: read in one step, where most take five."""
+_PLAIN_ENTRY: Final = re.compile(
+    rf"{_BLANKS}{_PLAIN_KEY}{_BLANKS}:{_BLANKS}{_PLAIN_VALUE}{_BLANKS}(?:,|(?=\}}))"
+)
+"""The same of an entry of an object."""
 _STRING_PART: Final = {quote: re.compile(rf"[^{quote}\\]*") for quote in ('"', "'")}
 _ESCAPES: Final = {
     '"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "t": "\t", "n": "\n", "f": "\f",
@@ -25,9 +44,13 @@ _SETS: Final = ("Set", "TreeSet")
 UNFOLDED_MAX: Final = 64 * 1024
 """Values of a document whose references are filled in, or one a character where it is longer."""
 OBJECT_KEYS_ANYWAY: Final = 64
-OBJECT_KEY_SIZE_MIN: Final = 16
+OBJECT_KEY_SIZE_MIN: Final = 32
 """Characters of a longer document for each object in it that is a key. One takes 8 us; a queue has
 45 characters."""
+OBJECTS_MAX: Final = 1024
+"""Objects and lists, some 4 us each, of a document that may be a request's body."""
+REFERENCES_MAX: Final = 256
+"""References of such a document, some 10 us each."""
 
 
 class _Reference:
@@ -52,6 +75,9 @@ class LenientParser:
         self.text = text.removeprefix("\ufeff")
         self.name = name
         self.at = 0
+        is_body = len(text) <= LENIENT_SIZE_MAX
+        self._objects_left = OBJECTS_MAX if is_body else len(text)
+        self._references_left = REFERENCES_MAX if is_body else len(text)
         self.has_references = False
         self._object_keys = 0
 
@@ -86,6 +112,11 @@ class LenientParser:
         self.at = match.end()
         return self.text[self.at : self.at + 1]
 
+    def _skip_commas(self) -> None:
+        match = _COMMAS.match(self.text, self.at)
+        assert match is not None  # there is one
+        self.at = match.end()
+
     def _value(self, depth: int) -> Any:
         char = self._skip_space()
         if char == "{":
@@ -115,33 +146,44 @@ class LenientParser:
         return float(digits)
 
     def _list(self, depth: int) -> list[Any]:
-        self._check_depth(depth)
+        self._enter(depth)
         self.at += 1
+        text = self.text
         items: list[Any] = []
         while True:
+            while (plain := _PLAIN_ITEM.match(text, self.at)) is not None:
+                self.at = plain.end()
+                double, single, number, word = plain.groups()
+                items.append(_plain_value(double, single, number, word))
             char = self._skip_space()
             if char == "]":
                 self.at += 1
                 return items
             if char == ",":
-                self.at += 1
+                self._skip_commas()
                 continue
             items.append(self._value(depth + 1))
             if self._skip_space() not in (",", "]"):
                 self._fail("',' or ']' is expected")
 
     def _object(self, depth: int) -> Any:
-        self._check_depth(depth)
+        self._enter(depth)
         start = self.at
         self.at += 1
+        text = self.text
         entries: dict[Any, Any] = {}
         while True:
+            while (plain := _PLAIN_ENTRY.match(text, self.at)) is not None:
+                self.at = plain.end()
+                double, single, number, word, *value = plain.groups()
+                key: Any = double or single or word or ""
+                entries[key if number is None else _plain_number(number)] = _plain_value(*value)
             char = self._skip_space()
             if char == "}":
                 self.at += 1
                 break
             if char == ",":
-                self.at += 1
+                self._skip_commas()
                 continue
             key = self._key(char, depth)
             if self._skip_space() != ":":
@@ -152,6 +194,9 @@ class LenientParser:
                 self._fail("',' or '}' is expected")
         if len(entries) == 1 and isinstance(path := entries.get("$ref"), str):
             self.has_references = True
+            self._references_left -= 1
+            if self._references_left < 0:
+                self._fail(f"more than {REFERENCES_MAX} references", start)
             return _Reference(path, start)
         return entries
 
@@ -215,7 +260,11 @@ class LenientParser:
         self.at += 1 + width
         return chr(int(digits, 16))
 
-    def _check_depth(self, depth: int) -> None:
+    def _enter(self, depth: int) -> None:
+        """An object or a list begins."""
+        self._objects_left -= 1
+        if self._objects_left < 0:
+            self._fail(f"more than {OBJECTS_MAX} objects and lists")
         if depth >= DEPTH_MAX:
             self._fail(f"more than {DEPTH_MAX} objects and lists inside each other")
 
@@ -304,6 +353,21 @@ class LenientParser:
         if isinstance(at, _Reference):
             self._fail("a reference to a reference", reference.at)
         return at
+
+
+def _plain_number(number: str) -> int | float:
+    return float(number) if "." in number else int(number)
+
+
+def _plain_value(
+    double: str | None, single: str | None, number: str | None, word: str | None
+) -> str | int | float | bool | None:
+    """What the groups of a match mean."""
+    if number is not None:
+        return _plain_number(number)
+    if word is not None:
+        return _WORDS[word]
+    return double or single or ""
 
 
 class _KeyInKeyError(Exception):

@@ -20,13 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from oberth.errors import ConfigFormatError
-from oberth.formats.json_values import DEPTH_MAX
+from oberth.formats.json_values import DEPTH_MAX, LENIENT_SIZE_MAX
 
 CONFIG_SIZE_MAX: Final = 256 << 20
 """Bytes of one document; consumerOffset.json with a million queues has 30 MiB."""
-
-LENIENT_SIZE_MAX: Final = 16 * 1024
-"""Bytes of a request's body that is no JSON proper: read in Python, up to 1.2 us a byte."""
 
 BARE_KEYS_FACTOR: Final = 8
 """So many times as long may be what differs from JSON proper by bare integer keys alone."""

@@ -7,6 +7,9 @@ from typing import Any, Final
 DEPTH_MAX: Final = 64
 """Objects and lists inside each other; Apache's deepest document has 7."""
 
+LENIENT_SIZE_MAX: Final = 16 * 1024
+"""Bytes of a request's body that is no JSON proper: read in Python, up to 1 us a byte."""
+
 NUMBER_LENGTH_MAX: Final = 400
 """Characters of one number; int() takes quadratic time."""
 

@@ -20,11 +20,10 @@ import msgspec
 from oberth.errors import ConfigFormatError, RemoteProtocolError
 from oberth.formats.json_reader import (
     CONFIG_SIZE_MAX,
-    LENIENT_SIZE_MAX,
     check_counts,
     parse_config,
 )
-from oberth.formats.json_values import ObjectKey
+from oberth.formats.json_values import LENIENT_SIZE_MAX, ObjectKey
 
 _T = TypeVar("_T")
 
