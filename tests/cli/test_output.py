@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from oberth.cli.main import oberth
 
 Golden = Callable[[str], Any]
 
@@ -36,6 +40,39 @@ def without_a_reader(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*OBERTH, *words], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120
         )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["spark stats . --html", "spark audit . . --receipt", "spark sql 'x' --parquet",
+     "cluster dump --namesrv 192.0.2.1:1 --into"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, words: str
+) -> None:
+    """It was found out when all was read."""
+    file = tmp_path / "file"
+    file.touch()
+    for path, why in (
+        (tmp_path / "nowhere" / "a", "there is no directory"),
+        (file / "a", "there is no directory"),
+        (tmp_path, "is a directory"),
+    ):
+        done = CliRunner().invoke(oberth, [*shlex.split(words), str(path)])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert why in done.stderr.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_in_a_directory_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        done = CliRunner().invoke(oberth, ["cluster", "dump", "--into", str(tmp_path / "a")])
+        assert done.exit_code == 2
+        assert "cannot be written" in done.stderr
+    finally:
+        tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from oberth.cli.output import say, write_json
+from oberth.cli.output import OutputFile, say, write_json
 from oberth.cli.remote import (
     ask,
     broker_topics,
@@ -65,7 +65,7 @@ class Change(NamedTuple):
 
 
 @click.command()
-@click.option("--into", "path", metavar="FILE", type=click.Path(dir_okay=False),
+@click.option("--into", "path", metavar="FILE", type=OutputFile(),
               help="Where to; stdout if not given.")  # fmt: skip
 @namesrv_option
 @cluster_option

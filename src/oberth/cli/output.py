@@ -28,6 +28,25 @@ _UNPRINTED: Final = re.compile(
 """What a terminal would obey, and what looks like nothing or turns the text round."""
 
 
+class OutputFile(click.Path):
+    """A file that a command writes when its work is done: before that it is seen to that it can."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.Path."""
+        path = super().convert(value, param, ctx)
+        directory = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(directory):
+            self.fail(
+                f"{path!r} cannot be written: there is no directory {directory!r}", param, ctx
+            )
+        if not os.path.exists(path) and not os.access(directory, os.W_OK | os.X_OK):
+            self.fail(f"{path!r} cannot be written: nor can {directory!r}", param, ctx)
+        return path
+
+
 def printable(text: str) -> str:
     r"""The text with control characters but line ends and tabs as ``\x1b`` and ``\u202e``."""
     return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)

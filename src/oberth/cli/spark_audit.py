@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from oberth.cli.output import fail, say, tell, until_the_reader_leaves, write_json
+from oberth.cli.output import OutputFile, fail, say, tell, until_the_reader_leaves, write_json
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -42,7 +42,7 @@ EXIT_UNUSABLE: Final = 2
     help="Leave out what only one has: before the other's begin or behind its end.",
 )  # fmt: skip
 @click.option(
-    "--receipt", metavar="FILE", type=click.Path(dir_okay=False),
+    "--receipt", metavar="FILE", type=OutputFile(),
     help="Write a receipt, as JSON: the compared ranges with their checksums.",
 )  # fmt: skip
 @click.option(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oberth.cli.output import fail, printable, say, write_table
+from oberth.cli.output import OutputFile, fail, printable, say, write_table
 from oberth.cli.spark_options import (
     absolute,
     check_source,
@@ -78,7 +78,7 @@ _HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit
 @click.option(
     "--parquet",
     metavar="FILE",
-    type=click.Path(dir_okay=False),
+    type=OutputFile(),
     help="The rows into this new file; they must fit into memory.",
 )
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="At most N rows.")

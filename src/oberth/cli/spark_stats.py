@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import say, tell, write_json, write_table
+from oberth.cli.output import OutputFile, say, tell, write_json, write_table
 from oberth.cli.spark_options import (
     live_options,
     one_store,
@@ -17,7 +17,7 @@ from oberth.cli.spark_options import (
 @click.command(name="stats")
 @one_store
 @live_options
-@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write a report.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write a report.")
 @spark_options
 def stats_command(
     directory: str | None,
