@@ -37,7 +37,7 @@ from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode
-from oberth.remoting.command import create_request
+from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.admin import ViewMessageRequestHeader
 from oberth.remoting.headers.controller import ElectMasterRequestHeader
 from oberth.store.epoch_replication import (
@@ -524,6 +524,56 @@ async def test_a_master_that_closes_leaves_the_set_as_it_is(
     looks.clear()
     ha(first).on_time(0)
     assert not looks
+
+
+@pytest.mark.parametrize("waits", ["true", "false"])
+async def test_who_was_the_master_shows_no_end_that_is_its_own(
+    group: Group, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """Where a master acknowledges alone, its readers have seen what no other replica has."""
+    first = await group.start("1", allAckInSyncStateSet=waits)
+    second = await group.start("2", allAckInSyncStateSet=waits)
+    await group.agree(1, 2)
+    put(first, b"a")
+    await until(lambda: end(second) == end(first) and bodies(second) == [b"a"])
+    monkeypatch.setattr(ha(first), "on_append", lambda: None)
+    monkeypatch.setattr(ha(first), "_push", lambda _: None)
+    put(first, b"its own")
+    await until(lambda: bodies(first) == ([b"a"] if waits == "true" else [b"a", b"its own"]))
+    may_ask = asyncio.Event()
+    ask = ControlledHAService._ask_ha_address
+
+    async def ask_late(self: ControlledHAService) -> str | None:
+        await may_ask.wait()
+        return await ask(self)
+
+    monkeypatch.setattr(ControlledHAService, "_ask_ha_address", ask_late)
+    await group.elect(2)
+    await until(lambda: first.broker is not None and not is_master(first))
+    assert end(first) > 0
+    refused = (await pulled(first)).remark
+    if waits == "true":
+        assert ha(first).refuses_readers is None
+        assert bodies(first) == [b"a"]
+    else:
+        assert refused == "this slave does not know yet whether its log is its master's"
+    may_ask.set()
+    await until(lambda: first.broker is not None and end(first) == end(second))
+    await until(lambda: first.broker is not None and ha(first).refuses_readers is None)
+    await until(lambda: bodies(first) == [b"a"])
+    assert (await pulled(first)).code == 0
+
+
+async def pulled(each: ControlledBroker) -> RemotingCommand:
+    """What a consumer hears of the first queue."""
+    fields = {
+        "consumerGroup": "G", "topic": "t", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    async with RemotingClient() as client:
+        request = RemotingCommand(code=RequestCode.PULL_MESSAGE, ext_fields=fields)
+        return await client.invoke(each.address, request)
 
 
 async def test_a_slave_without_a_master_serves_what_it_has(group: Group) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from oberth.broker import ha_service
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
+from oberth.broker.log_comparison import LogComparison
 from oberth.cli.main import oberth
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
@@ -110,6 +112,54 @@ async def rejoin(store: Path, master: Broker, name_server: NameServer) -> None:
     words = ["store", "rejoin", str(store), str(master.address), "-n", str(name_server.address)]
     done = await asyncio.to_thread(CliRunner().invoke, oberth, words)
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_slave_serves_nobody_before_it_has_compared_its_end(
+    tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """It may have been the master, and end with what nobody else has."""
+    await copies(tmp_path, only_slave=0)
+    may_look = asyncio.Event()
+    look = LogComparison.before_following
+
+    async def look_late(self: LogComparison) -> None:
+        await may_look.wait()
+        await look(self)
+
+    monkeypatch.setattr(LogComparison, "before_following", look_late)
+    if not is_there:
+        async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
+            assert (await pulled(slave)).code == 0
+        return
+    async with (
+        make(tmp_path / "master", name_server) as master,
+        make(tmp_path / "slave", name_server, **SLAVE) as slave,
+    ):
+        await until(lambda: slave.services.ha.master_ha_address)
+        refused = await pulled(slave)
+        assert (refused.code, refused.remark) == (
+            SERVICE_NOT_AVAILABLE, "this slave does not know yet whether its log is its master's"
+        )  # fmt: skip
+        assert (await pulled(master)).code == 0
+        may_look.set()
+        await until(lambda: slave.services.ha.refuses_readers is None)
+        assert slave.services.ha.follows_master
+        assert (await pulled(slave)).code == 0
+
+
+async def test_a_slave_that_cannot_compare_serves_readers_after_a_while(
+    tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await copies(tmp_path, only_slave=0)
+    now_s = 100.0
+    monkeypatch.setattr(ha_service, "monotonic", lambda: now_s)
+    nowhere = {**SLAVE, "haMasterAddress": "127.0.0.1:1"}
+    async with make(tmp_path / "slave", name_server, **nowhere) as slave:
+        now_s += ha_service.UNSURE_MAX_S - 1
+        assert (await pulled(slave)).code == SERVICE_NOT_AVAILABLE
+        now_s += 1
+        assert (await pulled(slave)).code == 0
 
 
 async def test_a_slave_that_has_another_end_takes_nothing_and_serves_nobody(

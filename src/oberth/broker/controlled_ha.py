@@ -199,10 +199,13 @@ class ControlledHAService(HAService):
     @property
     def _is_waiting(self) -> bool:
         """Whether an acknowledgement waits for the sync set."""
+        return self._role.is_master and self._acknowledges_copies
+
+    @property
+    def _acknowledges_copies(self) -> bool:
+        """Whether a master with these settings acknowledges what other replicas have, too."""
         config = self._store_config
-        return self._role.is_master and (
-            config.all_ack_in_sync_state_set or config.in_sync_replicas > 1
-        )
+        return config.all_ack_in_sync_state_set or config.in_sync_replicas > 1
 
     def confirm_offset(self) -> int:
         """Up to where all replicas in sync have the log, as far as this one knows."""
@@ -433,6 +436,17 @@ class ControlledHAService(HAService):
     def master_found(self, master_address: str | None, ha_address: str | None) -> None:
         """Nothing: the controller says who the master is, and the master where its HA port is."""
 
+    @property
+    def _knows_master(self) -> bool:
+        return self.master_address is not None
+
+    def _may_have_been_alone(self) -> bool:
+        """See HAService. Where acknowledgements wait for the sync set nobody has read such."""
+        return super()._may_have_been_alone() and not self._acknowledges_copies
+
+    def _connected(self) -> None:
+        """Nothing: the master's epochs say whether this log joins on, see `_join_on`."""
+
     def master_moved(self, address: str) -> None:
         """The master that this slave follows serves elsewhere now."""
         self.master_address = address
@@ -522,6 +536,7 @@ class ControlledHAService(HAService):
             raise RemoteProtocolError(f"this log ends at {end} and {why}; it is cut at {at}")
         if self.epochs.cut_from(at):
             self._save()
+        self._joined()
 
     def _refuse_older(self, end: int, masters: EpochTable) -> None:
         """Epochs only grow: a master that has none as new as this log's is one by mistake.

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker.ha_connection import HAConnection, MasterLink, Replica
@@ -57,6 +57,9 @@ TIMER_PERIOD_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 3.0
 IDLE_POLL_S: Final = 0.02
 """How long a master's connection sleeps at most while its slave has everything."""
+UNSURE_MAX_S: Final = 10.0
+"""How long a slave that has just started refuses readers, if it cannot learn from the master that
+is said to be there whether its log is that master's."""
 UNSENT_REPORTS_MAX: Final = 4096
 """Bytes of reports that wait for a master to read them; a later report says what these say."""
 HA_ALLOWED_OPTION: Final = "haAllowedAddresses"
@@ -107,6 +110,9 @@ class HAService:
         """Whether this member is not online yet."""
         self.parted_at: int | None = None
         """The first offset at which this slave's log is another than its master's, see `part`."""
+        self._sure_at = 0.0
+        """Time (monotonic) from which a slave serves readers whether or not its log has joined on
+        its master's. Before, it may end with messages that no other replica ever had."""
         self.look_at_log: Callable[[], Awaitable[None]] | None = None
         """Compares the end of a slave's log with its master's before it follows, and mends it."""
         self.on_parted: Callable[[], None] = lambda: None
@@ -136,6 +142,19 @@ class HAService:
         """Whether this broker delivers what is due: a master, or who stands in for one."""
         return self.acts if self.is_slave else not self.is_isolated
 
+    @property
+    def refuses_readers(self) -> str | None:
+        """Why this slave serves no reader now; None: it does."""
+        if self.parted_at is not None:
+            return f"this slave's log is another than its master's from offset {self.parted_at} on"
+        if self._sure_at and monotonic() < self._sure_at and self._knows_master and not self.acts:
+            return "this slave does not know yet whether its log is its master's"
+        return None
+
+    @property
+    def _knows_master(self) -> bool:
+        return bool(self.master_ha_address)
+
     def is_followed_from(self, host: str) -> bool:
         """Whether a slave at an address has said how far it is."""
         reported = self.replicas.acked
@@ -156,6 +175,8 @@ class HAService:
 
             self.tls = (slave_context if self.is_slave else master_context)(self._config)
         if self.is_slave:
+            if self._may_have_been_alone():
+                self._sure_at = monotonic() + UNSURE_MAX_S
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
             if self.tables.timers is not None:
@@ -459,6 +480,18 @@ class HAService:
                 "opened again"
             )
 
+    def _may_have_been_alone(self) -> bool:
+        """Whether a slave's log may end with messages that were read and no other replica has."""
+        return self._store.max_phy_offset > 0
+
+    def _connected(self) -> None:
+        """The master is there. The end of this log was compared with its before."""
+        self._joined()
+
+    def _joined(self) -> None:
+        """The slave's log is one that its master's goes on from, as far as anybody can say."""
+        self._sure_at = 0.0
+
     async def _may_follow(self) -> bool:
         """Whether the end of this log is the master's, as far as anybody can say.
 
@@ -551,6 +584,7 @@ class HAService:
             return
         config = self._store_config
         connection = await self._connect(address)
+        self._connected()
         loop = asyncio.get_running_loop()
         link, now_ms = self._link, self._now_ms
         received_before = link.received_bytes

@@ -35,7 +35,6 @@ from oberth.remoting.command import create_response
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oberth.broker.ha_service import HAService
     from oberth.broker.parts import Parts
     from oberth.broker.services import Services
     from oberth.remoting.aio.channel import Channel
@@ -134,7 +133,7 @@ class Processors:
             dispatch_now=services.dispatching.now,
             start_task=services.tasks.start,
             follows_master=lambda: services.ha.follows_master,
-            is_parted=lambda: services.ha.parted_at is not None,
+            refuses_readers=lambda: services.ha.refuses_readers is not None,
         )
         self.query = QueryMessageProcessor(
             store_config=parts.store_config,
@@ -347,11 +346,12 @@ class Processors:
         self.lite_pops.answer_all()
 
     def for_readers(self, handler: SyncHandler) -> SyncHandler:
-        """The handler, and at a slave one that refuses while its log is not its master's."""
+        """The handler, and at a slave one that refuses while its log may not be its master's."""
         ha = self._ha
 
         def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            return handler(channel, request) if ha.parted_at is None else _refusal(ha, request)
+            why = ha.refuses_readers
+            return handler(channel, request) if why is None else _refusal(why, request)
 
         return answer if ha.is_slave else handler
 
@@ -362,17 +362,13 @@ class Processors:
         def answer(
             channels: Sequence[Channel], requests: list[RemotingCommand], until: float
         ) -> Sequence[RemotingCommand | None]:
-            if ha.parted_at is None:
+            why = ha.refuses_readers
+            if why is None:
                 return handler(channels, requests, until)
-            return [_refusal(ha, each) for each in requests]
+            return [_refusal(why, each) for each in requests]
 
         return answer if ha.is_slave else handler
 
 
-def _refusal(ha: HAService, request: RemotingCommand) -> RemotingCommand:
-    return create_response(
-        request,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        f"this slave's log is another than its master's from offset {ha.parted_at} on",
-        ext_fields={},
-    )
+def _refusal(why: str, request: RemotingCommand) -> RemotingCommand:
+    return create_response(request, ResponseCode.SERVICE_NOT_AVAILABLE, why, ext_fields={})

@@ -160,7 +160,7 @@ class PullMessageProcessor:
         dispatch_now: Callable[[], None],
         start_task: StartTask,
         follows_master: Callable[[], bool] = lambda: False,
-        is_parted: Callable[[], bool] = lambda: False,
+        refuses_readers: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._follows_master = follows_master
@@ -190,7 +190,7 @@ class PullMessageProcessor:
             now_ms=now_ms,
             dispatch_now=dispatch_now,
             allows=self._plainly_allowed,
-            refuses=lambda: bool(static_topics) or is_parted(),
+            refuses=lambda: bool(static_topics) or refuses_readers(),
         )
 
     def pull(
