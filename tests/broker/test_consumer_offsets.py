@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import tarfile
 import threading
 from collections.abc import Awaitable, Callable, Generator
@@ -14,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.broker import config_file, consumer_offsets
-from oberth.broker.consumer_offsets import DELETED_A_TURN, KEYS_A_TURN, ConsumerOffsets
+from oberth.broker.consumer_offsets import (
+    DELETED_A_TURN,
+    KEYS_A_TURN,
+    PAIRS_SORTED_MAX,
+    ConsumerOffsets,
+)
 from oberth.broker.lmq_consumer_offsets import LmqConsumerOffsets
 from oberth.broker.tasks import in_turns
 from oberth.errors import ConfigFormatError
@@ -339,6 +345,66 @@ def test_groups_of_a_topic_beside_very_many_pairs() -> None:
     with pytest.raises(StopIteration) as ended:
         next(slices)
     assert ended.value.value == offsets.groups_of_topic("t1") == ["G", "K", "%LMQ%K"]
+
+
+def answer_and_slices(work: Generator[None, None, list[str]]) -> tuple[list[str], int]:
+    """What slices give in the end, and how many there are."""
+    count = 1
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            return ended.value, count
+        count += 1
+
+
+def test_pairs_are_looked_through_once_for_many_groups() -> None:
+    """Each of a list's 50 groups looked through 10 000 pairs, 2.7 ms, 16 of them in one turn."""
+    offsets = LmqConsumerOffsets()
+    for number in range(2 * KEYS_A_TURN):
+        offsets.commit(f"g{number % 50}", f"t{number}", 0, 1, 1)
+    first = answer_and_slices(offsets.topics_of_group_in_slices("g7"))
+    assert first == (offsets.topics_of_group("g7"), 2)
+    for number in range(50):
+        group = f"g{number}"
+        found = answer_and_slices(offsets.topics_of_group_in_slices(group))
+        assert found == (offsets.topics_of_group(group), 1)
+    assert answer_and_slices(offsets.topics_of_group_in_slices("nobody")) == ([], 1)
+
+
+@pytest.mark.parametrize("sorted_max", [0, PAIRS_SORTED_MAX])
+def test_topics_of_groups_are_known_whatever_changes(
+    monkeypatch: pytest.MonkeyPatch, sorted_max: int
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "PAIRS_SORTED_MAX", sorted_max)
+    monkeypatch.setattr(consumer_offsets, "KEYS_A_TURN", 3)
+    rng = random.Random(7)
+    offsets, other = LmqConsumerOffsets(), LmqConsumerOffsets()
+    groups, topics = ["G", "K", "%LMQ%K"], ["t", "u", "%RETRY%G"]
+
+    def change() -> None:
+        group, topic = rng.choice(groups), rng.choice(topics)
+        kind = rng.randrange(6)
+        if kind < 3:
+            offsets.commit(group, topic, 0, rng.randrange(9), 1)
+        elif kind == 3:
+            offsets.delete(group, topic)
+        elif kind == 4:
+            other.commit(group, topic, 0, rng.randrange(9), 1)
+            document = parse_config(other.encode())
+            list(offsets.merge_in_slices(offsets.decoded(document)))
+        else:
+            offsets.read(parse_config(offsets.encode()))
+
+    for _ in range(500):
+        change()
+        work = offsets.topics_of_group_in_slices("G")
+        next(work, None)
+        change()  # while the pairs are sorted
+        list(work)
+        for group in groups:
+            found, _ = answer_and_slices(offsets.topics_of_group_in_slices(group))
+            assert sorted(found) == sorted(offsets.topics_of_group(group))
 
 
 class Watched(dict[str, Any]):

@@ -46,6 +46,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
             return False
         if known != offset:
             self._light[key] = offset
+            self._pairs_version += known is None
             self.is_dirty = True
         return True
 
@@ -67,15 +68,8 @@ class LmqConsumerOffsets(ConsumerOffsets):
         """See ConsumerOffsets."""
         return super().pair_count + len(self._light)
 
-    def topics_of_group(self, group: str) -> list[str]:
-        """See ConsumerOffsets."""
-        if not is_lmq(group):
-            return super().topics_of_group(group)
-        end = f"@{group}"
-        return [key[: -len(end)] for key in self._light if key.endswith(end)]
-
-    def _keys_for(self, group: str) -> list[str]:
-        return list(self._light) if is_lmq(group) else super()._keys_for(group)
+    def _table_of(self, group: str) -> Mapping[str, object]:
+        return self._light if is_lmq(group) else super()._table_of(group)
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """See ConsumerOffsets."""
@@ -123,8 +117,10 @@ class LmqConsumerOffsets(ConsumerOffsets):
         """See ConsumerOffsets."""
         if isinstance(file, LmqOffsetsFile):
             for number, (key, offset) in enumerate(file.lmq_offset_table.items(), 1):
-                if self._light.get(key) != offset:
+                known = self._light.get(key)
+                if known != offset:
                     self._light[key] = offset
+                    self._pairs_version += known is None
                     self.is_dirty = True
                 if not number % MERGED_A_TURN:
                     yield
