@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from tests.broker.conftest import Live, MakeLive
 
+from oberth.broker.broker_config import BrokerConfig
 from oberth.broker.config_file import ENTRIES_AT_ONCE, ConfigFile
+from oberth.broker.consumer_offsets import ConsumerOffsets
+from oberth.broker.subscription_groups import SubscriptionGroups
 from oberth.broker.table_files import WrittenOnce
+from oberth.broker.topic_configs import TopicConfigs
+from oberth.formats.json_writer import config_in_slices
 from oberth.formats.subscription_group import SubscriptionGroupConfig
+from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.code import ResponseCode
 
 TOPIC = {
@@ -53,6 +59,59 @@ class Writes:
 def table(live: Live, file: str, name: str) -> Any:
     path = Path(live.settings["storePathRootDir"]) / "config" / file
     return json.loads(path.read_bytes())[name]
+
+
+Table: TypeAlias = TopicConfigs | SubscriptionGroups | ConsumerOffsets
+
+
+def body_of(table: Table) -> bytes:
+    """A table as it goes over the wire."""
+    slices = config_in_slices(table.to_body())
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return bytes(end.value)
+
+
+def test_what_is_text_for_the_file_is_not_made_text_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 000 topics took 150 ms each time that a slave or a console asked, where text takes 25."""
+    config = BrokerConfig()
+    topics = TopicConfigs(config, lambda _: None, lambda: 7)
+    groups = SubscriptionGroups(config, lambda _: None, lambda: 7)
+    offsets = ConsumerOffsets()
+    for number in range(50):
+        topics.update(TopicConfig(topic_name=f"t{number}", attributes={}))
+        groups.update(SubscriptionGroupConfig(group_name=f"g{number}"))
+        offsets.commit(f"g{number % 7}", f"t{number}", number % 3, number, 1)
+    tables: tuple[Table, ...] = (topics, groups, offsets)
+    expected = [body_of(table) for table in tables]  # nothing is text yet
+    for table in tables:
+        table.encode()
+    made: list[str] = []
+
+    def shown(self: TopicConfig | SubscriptionGroupConfig) -> dict[str, str]:
+        made.append("again")
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicConfig, "to_json", shown)
+        patch.setattr(SubscriptionGroupConfig, "to_json", shown)
+        assert [body_of(table) for table in tables] == expected
+    assert made == []
+    topics.update(TopicConfig(topic_name="t7", perm=4))
+    groups.update(SubscriptionGroupConfig(group_name="g7", retry_queue_nums=3))
+    offsets.commit("g0", "t7", 1, 77, 1)
+    changed = [body_of(table) for table in tables]
+    for table in tables:
+        table.encode()
+    assert changed == [body_of(table) for table in tables]
+    assert all(after != before for after, before in zip(changed, expected, strict=True))
+    topics.delete("t7")
+    groups.delete("g7")
+    offsets.delete("g0", "t7")
+    for table, name in zip(tables, (b'"t7"', b'"g7"', b'"t7@g0"'), strict=True):
+        assert name not in body_of(table)
 
 
 def test_what_changes_within_is_written_once_at_the_end() -> None:

@@ -381,6 +381,42 @@ def test_a_document_in_slices_is_the_same() -> None:
             next(config_in_slices(empty))
 
 
+@pytest.mark.parametrize("missing", [slice(0), slice(None, None, 3), slice(None)])
+def test_entries_that_are_text_already_are_written_as_they_are(missing: slice) -> None:
+    table: dict[str, Any] = {
+        f'"é\n\t{number}': {"a": number, "b": [], "c": {}, "d": '\t\n"\\', "e": {0: 1, 1: 2}}
+        for number in range(1000)
+    }
+    texts = {key: format_config({key: value})[1:-2] for key, value in table.items()}
+    assert texts['"é\n\t0'].startswith("\n\t")
+    for key in list(table)[missing]:
+        del texts[key]
+    asked: list[str] = []
+
+    def written(key: str) -> str | None:
+        asked.append(key)
+        return texts.get(key)
+
+    shown = Shown(dict(table), dict, written)
+    shown.items.insert(0, "gone")
+    found: list[bytearray] = []
+
+    def slices() -> Generator[None, None, None]:
+        whole = {"t": shown, "u": Shown({}, dict, written)}
+        found.append((yield from config_in_slices(whole)))
+        page = {"t": Shown(table, dict, written).page(1, 2)}
+        found.append((yield from config_in_slices(page)))
+
+    for _ in slices():
+        assert len(asked) <= 128, "a slice is a quarter of a millisecond"
+        asked.clear()
+    some = {key: table[key] for key in list(table)[1:3]}
+    assert found == [
+        encode_config({"t": table, "u": {}}, pretty=False),
+        encode_config({"t": some}, pretty=False),
+    ]
+
+
 def test_what_a_request_holds_is_limited() -> None:
     for item, allowed in ((b"[]", CONTAINERS_MAX), (b"1", VALUES_MAX)):
         body = b"[" + b",".join([item] * (allowed - 1)) + b"]"

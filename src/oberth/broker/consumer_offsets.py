@@ -372,9 +372,13 @@ class ConsumerOffsets:
         """
         return {
             "dataVersion": self.data_version.to_json(),
-            _OFFSETS: Shown(self._offsets, dict),
+            _OFFSETS: Shown(self._offsets, dict, self._written),
             _PULL_OFFSETS: Shown(self._pull_offsets, _with_quoted_ids),
         }
+
+    def _written(self, key: str) -> str | None:
+        """The offsets of a pair as the file has them, if they are made text."""
+        return None if key in self._dirty else self._entries.get(key)
 
     def encode(self) -> bytes:
         """The file's bytes. What changed since the last call is made text anew."""

@@ -305,8 +305,12 @@ class SubscriptionGroups:
         return {
             "dataVersion": self.data_version.to_json(),
             _FORBIDDEN: self._forbidden,
-            _TABLE: Shown(self._table, SubscriptionGroupConfig.to_json),
+            _TABLE: Shown(self._table, SubscriptionGroupConfig.to_json, self._written),
         }
+
+    def _written(self, group: str) -> str | None:
+        """The entry of a group as the file has it, if that is made text."""
+        return None if group in self._dirty else self._entries.get(group)
 
     def prepare(self, count: int) -> bool:
         """Make up to ``count`` changed entries text, 40 us each; False if none is left."""

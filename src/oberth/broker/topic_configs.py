@@ -461,8 +461,12 @@ class TopicConfigs:
         """
         return {
             "dataVersion": self.data_version.to_json(),
-            _TABLE: Shown(self._table, TopicConfig.to_json),
+            _TABLE: Shown(self._table, TopicConfig.to_json, self._written),
         }
+
+    def _written(self, topic: str) -> str | None:
+        """The entry of a topic as the file has it, if that is made text."""
+        return None if topic in self._dirty else self._entries.get(topic)
 
     def prepare(self, count: int) -> bool:
         """Make up to ``count`` changed entries text, 40 us each; False if none is left."""

@@ -70,14 +70,22 @@ class Shown:
     Attributes:
         items: of a list its values, of a mapping its keys.
         table: the mapping, or None.
+        written: of a mapping, gives by its key an entry that is text already, key and all, as
+            `format_config` writes it for a file; None if there is no such text. Ten times faster.
     """
 
-    __slots__ = ("items", "show", "table")
+    __slots__ = ("items", "show", "table", "written")
 
-    def __init__(self, table: Mapping[str, Any] | list[Any], show: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        table: Mapping[str, Any] | list[Any],
+        show: Callable[[Any], Any],
+        written: Callable[[Any], str | None] | None = None,
+    ) -> None:
         self.table = table if isinstance(table, Mapping) else None
         self.items: list[Any] = list(table) if isinstance(table, Mapping) else table
         self.show = show
+        self.written = written
 
     def entries(self) -> Iterator[Any]:
         """Values of a list; of a mapping pairs of key and value."""
@@ -99,20 +107,22 @@ class Shown:
         """
         start = max(start, 0)
         end = len(self.items) if count is None else start + max(count, 1)
-        part = Shown([], self.show)
+        part = Shown([], self.show, self.written)
         part.table = self.table
         part.items = self.items[start : end + (end == len(self.items) - 1)]
         return part
 
 
-_TEXTS_A_SLICE: Final = 4000
-_ENTRIES_A_SLICE: Final = 256
+_TEXTS_A_SLICE: Final = 1000
+_ENTRIES_A_SLICE: Final = 16
+_WRITTEN_A_STEP: Final = 8
+"""Entries that are text already and count as one."""
 _WHOLE_ENTRIES_MAX: Final = 16
 _SLICED_DEPTH: Final = 3
 
 
 def config_in_slices(value: Mapping[str, Any]) -> Generator[None, None, bytearray]:
-    """`encode_config`, compact, for documents of any length: yields about each millisecond.
+    """`encode_config`, compact, for documents of any length: yields each quarter of a ms or so.
 
     A field may be `Shown`. What changes while it is written is written as it was or as it is.
     The bytes grow with each slice: joining megabytes at the end would take tens of milliseconds.
@@ -138,6 +148,9 @@ def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None
     """Append what `_write` would, and yield after every entry."""
     is_list = isinstance(value, list | tuple)
     entries: Iterable[Any]
+    if isinstance(value, Shown) and value.written is not None:
+        yield from _written_texts(out, value, depth)
+        return
     if isinstance(value, Shown):
         entries, is_list = value.entries(), value.table is None
     elif depth >= _SLICED_DEPTH and (
@@ -169,6 +182,30 @@ def _texts(out: list[str], value: Any, depth: int) -> Generator[None, None, None
         yield from _texts(out, each, depth + 1)
         yield
     out.append(end if separator == "," else begin + end)
+
+
+def _written_texts(out: list[str], shown: Shown, depth: int) -> Generator[None, None, None]:
+    """`_texts` of a mapping some of whose entries are text already."""
+    assert shown.table is not None
+    assert shown.written is not None
+    separator = "{"
+    for number, key in enumerate(shown.items, 1):
+        text = shown.written(key)
+        if text is not None:
+            # No line feed and no tab stands in a string as it is.
+            out += (separator, text.replace("\n", "").replace("\t", ""))
+        elif (value := shown.table.get(key)) is not None:
+            out.append(separator)
+            _write(out, key, Dialect.V5, "", depth + 1)
+            out.append(":")
+            yield from _texts(out, shown.show(value), depth + 1)
+            yield
+        else:
+            continue
+        separator = ","
+        if number % _WRITTEN_A_STEP == 0:
+            yield
+    out.append("}" if separator == "," else "{}")
 
 
 _FLAT: Final = frozenset({str, int, bool})
