@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import jinja2
@@ -21,6 +22,7 @@ from oberth.console.console import _environment
 from oberth.console.history import History
 from oberth.console.pages.topics import PAGE_SIZE
 from oberth.console.plots import Line, plot
+from oberth.console.silence import PatientAdmin
 from oberth.console.texts import number, rate, seen, shown
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.route import BrokerData, ClusterInfo
@@ -46,6 +48,46 @@ async def test_the_first_page_shows_the_cluster(reader: Browser, broker: Embedde
 
 async def test_a_page_asks_no_broker_that_no_name_server_knows(reader: Browser) -> None:
     assert "no broker at" in await reader.get("/broker", 400, address="127.0.0.1:1")
+
+
+async def test_pages_and_looks_have_few_questions_on_their_way(
+    reader: Browser, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 questions in one turn of a broker's loop held its senders up; a list of groups had 50."""
+    async with Admin(config=broker.client_config) as admin:
+        for number in range(12):
+            await admin.create_topic(f"Orders-{number}", queue_nums=1)
+            for queue in await admin.topic_queues(f"Orders-{number}"):
+                await admin.update_consume_offset(f"billing-{number}", queue, 0)
+                await admin.update_consume_offset("billing", queue, 0)
+    asked: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    invoke = PatientAdmin._invoke
+
+    async def counted(self: PatientAdmin, addr: str, *rest: Any) -> Any:
+        asked[addr] += 1
+        most[addr] = max(most[addr], asked[addr])
+        try:
+            return await invoke(self, addr, *rest)
+        finally:
+            asked[addr] -= 1
+
+    monkeypatch.setattr(PatientAdmin, "_invoke", counted)
+    await reader.console.cluster.look()
+    assert most[broker.address] == 2
+    now = [time.time()]
+    reader.console.cluster._now_s = lambda: now[0]
+    pages: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("/topics", {}),
+        ("/groups", {}),
+        ("/group", {"name": "billing"}),
+        ("/messages", {"topic": "Orders-1", "at": "2020-01-01 00:00"}),
+    )
+    for path, fields in pages:
+        most.clear()
+        now[0] += 1000
+        await reader.get(path, **fields)
+        assert 0 < most[broker.address] <= 4, path
 
 
 async def test_rates_are_noted(reader: Browser, broker: EmbeddedBroker) -> None:

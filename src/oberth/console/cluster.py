@@ -19,7 +19,7 @@ import contextlib
 import enum
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -32,10 +32,11 @@ from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
 from oberth.remoting.bodies.stats import TopicOffset
 
-QUESTIONS_MAX: Final = 16
-"""Requests of pages on their way at the same time: a watcher must not be a load."""
+QUESTIONS_MAX: Final = 4
+"""Requests of a page on their way to one broker: it may serve all of them in one turn of its loop,
+and its senders wait for that."""
 
-LOOK_QUESTIONS_MAX: Final = 4
+LOOK_QUESTIONS_MAX: Final = 2
 """The same of looks."""
 
 PATIENCE_S: Final = 0.5
@@ -57,6 +58,7 @@ FRESH_S: Final = 1.0
 """A page shows lists that are at most so old, if a look does not take long."""
 
 T = TypeVar("T")
+U = TypeVar("U")
 Place = tuple[str, int]
 """Broker name and queue id."""
 
@@ -183,6 +185,25 @@ def is_own_group(group: str) -> bool:
     return names.is_system_group(group) or group in names.PREDEFINED_GROUPS
 
 
+class _Gate:
+    """Lets some questions at a time through to each broker.
+
+    Args:
+        questions_max: on their way to one broker.
+    """
+
+    def __init__(self, questions_max: int) -> None:
+        self._questions_max = questions_max
+        self._of: dict[str, asyncio.Semaphore] = {}
+
+    def to(self, address: str) -> asyncio.Semaphore:
+        """What a question to the broker at an address waits for."""
+        found = self._of.get(address)
+        if found is None:
+            found = self._of[address] = asyncio.Semaphore(self._questions_max)
+        return found
+
+
 class Cluster:
     """Looks at a cluster, again and again.
 
@@ -208,8 +229,8 @@ class Cluster:
         self.error: OberthError | None = None
         self._interval_s = interval_s
         self._now_s = now_s
-        self._gate = asyncio.Semaphore(QUESTIONS_MAX)
-        self._look_gate = asyncio.Semaphore(LOOK_QUESTIONS_MAX)
+        self._gate = _Gate(QUESTIONS_MAX)
+        self._look_gate = _Gate(LOOK_QUESTIONS_MAX)
         self._looking = asyncio.Lock()
         self._cost_s = 0.0
         self._reads_since_s = 0.0
@@ -394,10 +415,10 @@ class Cluster:
         made: State,
         address: str,
         question: Callable[[], Awaitable[None]],
-        gate: asyncio.Semaphore | None = None,
+        gate: _Gate | None = None,
     ) -> bool:
         """Whether a broker could answer; else the error is kept."""
-        async with gate or self._look_gate:
+        async with (gate or self._look_gate).to(address):
             try:
                 await question()
             except OberthError as error:
@@ -472,7 +493,7 @@ class Cluster:
         old = [name for name in topics if self._now_s() - made.asked_s.get(name, 0.0) > FRESH_S]
         await asyncio.gather(*(self._ask_ends(made, name, self._gate) for name in old))
 
-    async def _ask_ends(self, made: State, topic: str, gate: asyncio.Semaphore) -> None:
+    async def _ask_ends(self, made: State, topic: str, gate: _Gate) -> None:
         found: dict[Place, TopicOffset] = {}
         masters = made.masters
 
@@ -514,7 +535,7 @@ class Cluster:
             for_s[name] = self._now_s()
         await asyncio.gather(*(self._ask_members(made, name, self._gate) for name in old))
 
-    async def _ask_members(self, made: State, group: str, gate: asyncio.Semaphore) -> None:
+    async def _ask_members(self, made: State, group: str, gate: _Gate) -> None:
         most = 0
 
         async def one(address: str) -> None:
@@ -564,6 +585,17 @@ class Cluster:
             lag = now.lag(group)
             if lag is not None and (lag or history.has(("lag", group))):
                 history.add(("lag", group), at_s, lag)
+
+
+async def some_at_a_time(ask: Callable[[T], Awaitable[U]], about: Iterable[T]) -> list[U]:
+    """What a page hears about each, QUESTIONS_MAX questions on their way at a time."""
+    gate = asyncio.Semaphore(QUESTIONS_MAX)
+
+    async def one(each: T) -> U:
+        async with gate:
+            return await ask(each)
+
+    return await asyncio.gather(*map(one, about))
 
 
 def _keep(table: dict[str, dict[str, T]], known: dict[str, dict[str, T]], broker: str) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from oberth.client.admin import LATEST, Admin, GroupProgress, QueueProgress
 from oberth.client.admin.base import Silent
 from oberth.console import texts
-from oberth.console.cluster import Part, State
+from oberth.console.cluster import Part, State, some_at_a_time
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.figures import Figures
 from oberth.console.pages.messages import parse_place
@@ -54,7 +54,7 @@ async def groups(console: Console, request: Request) -> Response:
     now_ms = console.now_ms()
     admin = console.admin_of(request)
     silent: Silent = {}
-    progress = await asyncio.gather(*(_progress(admin, state, n, silent) for n in rows))
+    progress = await some_at_a_time(lambda group: _progress(admin, state, group, silent), rows)
     return console.render(
         request,
         "groups.html",
@@ -266,7 +266,7 @@ async def _times(admin: Admin, name: str, progress: GroupProgress) -> dict[Messa
         for each in spans.consume_time_span_set:
             found[each.message_queue] = each.delay_time
 
-    await asyncio.gather(*(ask(topic) for topic in topics))
+    await some_at_a_time(ask, topics)
     return found
 
 

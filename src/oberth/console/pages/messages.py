@@ -25,7 +25,7 @@ from oberth.console.browse import (
     parse_cursor,
     times_of,
 )
-from oberth.console.cluster import Part, Place
+from oberth.console.cluster import Part, Place, some_at_a_time
 from oberth.console.console import Asker, Console, Page, Write
 from oberth.console.decoding import VIEWS, Decoded, decode, message_snippet, snippet
 from oberth.console.pages.topics import known_stats, known_topic_name
@@ -183,8 +183,8 @@ async def _start(
     if query.get("at", "").strip():
         time_ms = texts.parse_time(query["at"])
         places = list(chosen)
-        offsets = await asyncio.gather(
-            *(admin.search_offset(_queue(topic, place), time_ms) for place in places)
+        offsets = await some_at_a_time(
+            lambda place: admin.search_offset(_queue(topic, place), time_ms), places
         )
         return "oldest", dict(zip(places, offsets, strict=True)), chosen
     if query.get("order") == "oldest":
