@@ -109,12 +109,18 @@ def test_a_console_of_an_up_ends_in_order_by_a_signal_of_its_own() -> None:
             stderr=subprocess.PIPE,
             text=True,
             pass_fds=[listener.fileno()],
+            start_new_session=True,  # as up starts it
         ) as process:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/static/console.css"
             assert httpx.get(address, timeout=TIMEOUT_S).status_code == 200
             own = os.getpriority(os.PRIO_PROCESS, 0)
             given = os.getpriority(os.PRIO_PROCESS, process.pid)
             assert given == min(own + command.NICENESS, 19)  # it gives way to brokers
+            if sys.platform == "linux":
+                assert os.sched_getscheduler(process.pid) == os.SCHED_BATCH
+            session = Path(f"/proc/{process.pid}/autogroup")
+            if session.exists() and (text := session.read_text()):  # else sessions share nothing
+                assert text.split()[1:] == ["nice", str(command.NICENESS)]
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
             assert process.stderr is not None

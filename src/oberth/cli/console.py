@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -31,7 +32,11 @@ PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 HINT: Final = "pip install 'oberth[console]' brings it"
 END_TIMEOUT_S: Final = 10.0
 NICENESS: Final = 10
-"""Of the console's process: a page can wait, sends on the same machine should not."""
+"""Of the console's process: a page can wait, sends on the same machine should not. It still gets a
+tenth of a core that is fully busy."""
+
+AUTOGROUP: Final = Path("/proc/self/autogroup")
+"""Says and takes the niceness of this process's session, where Linux shares cores by session."""
 
 
 @click.command()
@@ -154,8 +159,7 @@ def console(
     )
     config.check()
     start_logging(verbose)
-    if hasattr(os, "nice"):
-        os.nice(NICENESS)
+    give_way()
 
     @asynccontextmanager
     async def open_console() -> AsyncIterator[str]:
@@ -169,6 +173,27 @@ def console(
         output.talk_to = lambda level, text: None  # the process that started this one talks
         end_with_stdin()
     serve(open_console, {port: "--port"})
+
+
+def give_way() -> None:
+    """Let brokers on this machine go before this process.
+
+    A broker that wakes up takes the core from a process of SCHED_BATCH at once, from one that is
+    only nice sometimes after some ms. And where Linux shares cores by session, a process's niceness
+    counts within its session alone, and `oberth up` gives the console a session of its own: so the
+    session gets that niceness too. One that is not this process's own is left as it is.
+    """
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        if os.getsid(0) == os.getpid():
+            session = int(AUTOGROUP.read_text().split()[-1])
+            AUTOGROUP.write_text(str(min(session + NICENESS, 19)))
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 @asynccontextmanager
