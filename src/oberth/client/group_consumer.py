@@ -331,7 +331,7 @@ class GroupConsumer(ClientService):
         return list(self._subscriptions)
 
     def on_route(self, topic: str) -> None:
-        """Queues came or went: called after each, so that a member that only loses some hears of it."""
+        """Queues came or went."""
         if topic in self._subscriptions and self._instance is not None:
             self._instance.rebalance_soon()
 
@@ -562,7 +562,7 @@ class GroupConsumer(ClientService):
             assigned.task = None
 
     def _assignment_changed(self) -> None:
-        """Queues came or went: called after each, so that a member that only loses some hears of it."""
+        """Queues came, or queues went: called once for either."""
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         """Where a queue starts that became ours. RocketMQ: computePullFromWhere."""
