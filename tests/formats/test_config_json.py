@@ -262,9 +262,20 @@ REFUSED: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=range(len(REFUSED)))
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigFormatError) as raised:
-        parse_config(text, name="topics.json")
+        parse_config(text, name="topics.json", is_body=True)
     assert str(raised.value).startswith("topics.json: ")
     assert message in str(raised.value)
+
+
+def test_a_file_may_hold_more_than_a_body() -> None:
+    """A short configuration file of many short names is read as a long one is."""
+    text = "{'t':{" + ",".join(f"{number}:{{}}" for number in range(1500)) + "}}"
+    assert len(text) < LENIENT_SIZE_MAX
+    assert len(parse_config(text)["t"]) == 1500
+    with pytest.raises(ConfigFormatError, match="more than 1024 objects"):
+        parse_config(text, is_body=True)
+    shared = "{'a':[1],'b':[" + ",".join(["{'$ref':'$.a'}"] * 300) + "]}"
+    assert parse_config(shared)["b"] == [[1]] * 300
 
 
 def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

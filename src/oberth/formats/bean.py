@@ -245,13 +245,13 @@ class Bean:
         return {name: merged[name] for name in sorted(merged)}
 
     @classmethod
-    def decode(cls, data: bytes | str, *, name: str = "json") -> Self:
-        """The bean in a document.
+    def decode(cls, data: bytes | str, *, name: str = "json", is_body: bool = False) -> Self:
+        """The bean in a document, or in the body of a request, see `LenientParser`.
 
         Raises:
             ConfigFormatError: the document cannot be read, or is not such an object.
         """
-        return cls.from_json(parse_config(data, name=name), name)
+        return cls.from_json(parse_config(data, name=name, is_body=is_body), name)
 
     def encode(self, dialect: Dialect = Dialect.V5, *, pretty: bool | None = None) -> bytes:
         """The document, as that line of RocketMQ writes it to a file."""

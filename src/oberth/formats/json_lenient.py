@@ -48,9 +48,9 @@ OBJECT_KEY_SIZE_MIN: Final = 32
 """Characters of a longer document for each object in it that is a key. One takes 8 us; a queue has
 45 characters."""
 OBJECTS_MAX: Final = 1024
-"""Objects and lists, some 4 us each, of a document that may be a request's body."""
+"""Objects and lists, some 4 us each, of a body that is read on a loop."""
 REFERENCES_MAX: Final = 256
-"""References of such a document, some 10 us each."""
+"""References of such a body, some 10 us each."""
 
 
 class _Reference:
@@ -69,15 +69,17 @@ class LenientParser:
     Args:
         text: the document.
         name: what errors call it.
+        is_body: it was sent by a peer, so a short one has no more than OBJECTS_MAX objects and
+            lists, and REFERENCES_MAX references; a long one is refused, or read beside the loop.
     """
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, *, is_body: bool = False) -> None:
         self.text = text.removeprefix("\ufeff")
         self.name = name
         self.at = 0
-        is_body = len(text) <= LENIENT_SIZE_MAX
-        self._objects_left = OBJECTS_MAX if is_body else len(text)
-        self._references_left = REFERENCES_MAX if is_body else len(text)
+        is_limited = is_body and len(text) <= LENIENT_SIZE_MAX
+        self._objects_left = OBJECTS_MAX if is_limited else len(text)
+        self._references_left = REFERENCES_MAX if is_limited else len(text)
         self.has_references = False
         self._object_keys = 0
 

@@ -30,7 +30,11 @@ BARE_KEYS_FACTOR: Final = 8
 
 
 def parse_config(
-    data: bytes | str, *, name: str = "json", lenient_size_max: int = CONFIG_SIZE_MAX
+    data: bytes | str,
+    *,
+    name: str = "json",
+    lenient_size_max: int = CONFIG_SIZE_MAX,
+    is_body: bool = False,
 ) -> Any:
     """Read one document.
 
@@ -39,6 +43,7 @@ def parse_config(
         name: what errors call the document.
         lenient_size_max: bytes of a document that is no JSON proper, which takes up to 1.2 us a
             byte; BARE_KEYS_FACTOR times as many where it has bare integer keys and nothing else.
+        is_body: a peer sent it; see `LenientParser`.
 
     Returns:
         dict, list, str, int, float, bool or None. Bare integer keys are int, object keys are
@@ -62,7 +67,7 @@ def parse_config(
         LenientParser,  # seldom needed, and its patterns cost 5 ms
     )
 
-    return LenientParser(raw.decode("utf-8", "replace"), name).parse()
+    return LenientParser(raw.decode("utf-8", "replace"), name, is_body=is_body).parse()
 
 
 PIECE_SIZE: Final = 64 * 1024
@@ -147,7 +152,7 @@ def parse_request(data: bytes, *, name: str) -> Any:
         ConfigFormatError: see `parse_config`, `check_counts`; or it is long and no JSON proper.
     """
     check_counts(data, name)
-    return parse_config(data, name=name, lenient_size_max=LENIENT_SIZE_MAX)
+    return parse_config(data, name=name, lenient_size_max=LENIENT_SIZE_MAX, is_body=True)
 
 
 def parse_proper(data: bytes, *, name: str) -> Any:

@@ -276,7 +276,7 @@ class NameServer(Service):
     def _query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = request.header(headers.QueryDataVersionRequestHeader)
         try:
-            version = DataVersion.decode(request.body_bytes(), name="dataVersion")
+            version = DataVersion.decode(request.body_bytes(), name="dataVersion", is_body=True)
         except ConfigFormatError as error:
             raise BodyError(str(error)) from None
         name, addr = header.broker_name, header.broker_addr

@@ -85,7 +85,7 @@ class GroupAdminProcessor:
         """200: make a group, or change it."""
         try:
             group = SubscriptionGroupConfig.decode(
-                request.body_bytes(), name="SubscriptionGroupConfig"
+                request.body_bytes(), name="SubscriptionGroupConfig", is_body=True
             )
         except ConfigFormatError as error:
             return create_response(request, ResponseCode.SYSTEM_ERROR, str(error))

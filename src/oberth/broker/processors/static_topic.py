@@ -124,7 +124,7 @@ class StaticTopicProcessor:
         )
         try:
             detail = TopicQueueMappingDetail.decode(
-                checked_list(request.body_bytes(), "mapping"), name="mapping"
+                checked_list(request.body_bytes(), "mapping"), name="mapping", is_body=True
             )
             if detail.topic != topic:
                 raise ConfigFormatError(f"mapping of {str(detail.topic)[:130]!r} for {topic}")

@@ -215,7 +215,7 @@ def parse(data: bytes, where: str, lenient_size_max: int = CONFIG_SIZE_MAX) -> A
         BodyError: it cannot be read.
     """
     try:
-        return parse_config(data, name=where, lenient_size_max=lenient_size_max)
+        return parse_config(data, name=where, lenient_size_max=lenient_size_max, is_body=True)
     except ConfigFormatError as error:
         raise BodyError(f"{where}: {error}") from None
 
