@@ -51,6 +51,16 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "oberth"))
 
 
+_niceness = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A test that leaves its process behind others would slow all that come after it."""
+    global _niceness
+    before, _niceness = _niceness, os.getpriority(os.PRIO_PROCESS, 0)
+    assert _niceness == before, f"{item.nodeid} left the process at niceness {_niceness}"
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks what `make test` leaves to `make test-long`, and what shares Spark's session."""
     if is_long(item.nodeid):

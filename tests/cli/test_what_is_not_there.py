@@ -137,8 +137,10 @@ ANY_TEXT: Final = {
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command, with what stands for its words in capitals: exit code and stderr."""
+    # Of this process, in which other tests run.
+    monkeypatch.setattr("oberth.cli.console.give_way", lambda: None)
 
     def call(words: list[str], **known: str) -> tuple[int, str]:
         known = {"MESSAGE": "0" * 32, "USER": "somebody", "NEW": str(tmp_path / "new"), **known}
