@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker.ha_connection import HAConnection, MasterLink, Replica
@@ -111,7 +111,7 @@ class HAService:
         self.parted_at: int | None = None
         """The first offset at which this slave's log is another than its master's, see `part`."""
         self._sure_at = 0.0
-        """Time (monotonic) from which a slave serves readers whether or not its log has joined on
+        """Time of the loop from which a slave serves readers whether or not its log has joined on
         its master's. Before, it may end with messages that no other replica ever had."""
         self.look_at_log: Callable[[], Awaitable[None]] | None = None
         """Compares the end of a slave's log with its master's before it follows, and mends it."""
@@ -147,8 +147,10 @@ class HAService:
         """Why this slave serves no reader now; None: it does."""
         if self.parted_at is not None:
             return f"this slave's log is another than its master's from offset {self.parted_at} on"
-        if self._sure_at and monotonic() < self._sure_at and self._knows_master and not self.acts:
-            return "this slave does not know yet whether its log is its master's"
+        if self._sure_at and self._knows_master and not self.acts:
+            if asyncio.get_running_loop().time() < self._sure_at:
+                return "this slave does not know yet whether its log is its master's"
+            self._sure_at = 0.0
         return None
 
     @property
@@ -176,7 +178,7 @@ class HAService:
             self.tls = (slave_context if self.is_slave else master_context)(self._config)
         if self.is_slave:
             if self._may_have_been_alone():
-                self._sure_at = monotonic() + UNSURE_MAX_S
+                self._sure_at = asyncio.get_running_loop().time() + UNSURE_MAX_S
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
             if self.tables.timers is not None:
