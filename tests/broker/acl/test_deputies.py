@@ -11,6 +11,7 @@ from oberth.client.acl import SessionCredentials
 from oberth.client.messages import decode_messages
 from oberth.formats.index_file import key_hash
 from oberth.formats.java_string import java_hash
+from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -180,3 +181,36 @@ async def test_who_copies_a_groups_offsets_reads_them(users: Any) -> None:
     assert (await call(users.peer, ROOT, 200, {}, body)).code == 0
     fields = {"srcGroup": "THEIRS", "destGroup": "G", "topic": "MINE"}
     assert (await call(users.peer, READER, 314, fields)).code == REFUSED
+
+
+async def test_a_lite_topic_is_read_as_its_parent_is(make_live: MakeLive) -> None:
+    """Its light queue has a name that no policy about the parent names."""
+    live = await make_live(
+        authenticationEnabled="true",
+        authorizationEnabled="true",
+        initAuthenticationUser='{"username":"root","password":"root-secret"}',
+        enableLmq="true",
+        enableMultiDispatch="true",
+    )
+    topic = TopicConfig(topic_name="P", read_queue_nums=1, write_queue_nums=1)
+    live.broker.parts.topics.update(topic, {"+message.type": "LITE"})
+    may = {"actions": ["Sub"], "decision": "Allow"}
+    group, mine = {"resource": "Group:G", **may}, {"resource": "Topic:P", **may}
+    all_but_it = [{"resource": "Topic:*", **may}, {**mine, "decision": "Deny"}]
+    for user, entries in (("reader", [group, mine]), ("other", [group, *all_but_it])):
+        body = json.dumps({"password": f"{user}-secret", "userType": "Normal"}).encode()
+        assert (await call(live.peer, ROOT, 3001, {"username": user}, body)).code == 0
+        body = json.dumps({"policies": [{"policyType": "Custom", "entries": entries}]}).encode()
+        assert (await call(live.peer, ROOT, 3006, {"subject": f"User:{user}"}, body)).code == 0
+    await send(live, "P", b"lite", __LITE_TOPIC="x")
+    store = live.broker.parts.store
+    await live.until(lambda: store.reput.offset == store.max_phy_offset)
+    pull = {
+        "consumerGroup": "G", "topic": "%LMQ%$P$x", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    for code in (RequestCode.PULL_MESSAGE, RequestCode.GET_MAX_OFFSET):
+        other = SessionCredentials("other", "other-secret")
+        assert (await call(live.peer, other, code, pull)).code == REFUSED
+        assert (await call(live.peer, READER, code, pull)).code == 0

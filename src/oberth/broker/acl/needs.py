@@ -7,6 +7,7 @@ PlainPermissionManager.
 
     a field or body that cannot be read    the resource "*": a grant for all that denies none
     %RETRY%g                               the group g, to be consumed
+    %LMQ%$t$l, of a lite topic             its parent, the topic t
     the broker's own topics                an administrator, but for traces and the default topic
 
 Bodies are looked into only where the resource stands nowhere else. A request that names more than
@@ -97,7 +98,8 @@ Rule: TypeAlias = Callable[[RemotingCommand, RealTopic], Iterable[Need]]
 
 
 def topic_need(topic: str, actions: frozenset[Action]) -> Need:
-    """What it needs to do something to a topic."""
+    """What it needs to do something to a topic; a lite topic belongs to its parent."""
+    topic = _parent_of(topic)
     if topic.startswith(names.RETRY_PREFIX) and not actions.isdisjoint(_USE):
         # No group's name holds the "+" of %RETRY%g+topic, where POP's messages wait for g.
         group, _, _ = topic.removeprefix(names.RETRY_PREFIX).partition("+")
@@ -105,6 +107,12 @@ def topic_need(topic: str, actions: frozenset[Action]) -> Need:
     if names.is_system_topic(topic) and topic not in OPEN_SYSTEM_TOPICS:
         return ADMINISTRATOR
     return Need(Kind.TOPIC, topic, actions)
+
+
+def _parent_of(topic: str) -> str:
+    """The topic that a light queue's lite topic belongs to; any other name itself."""
+    lite = names.split_lite_queue(topic)
+    return topic if lite is None else lite[0]
 
 
 def group_need(group: str, actions: frozenset[Action]) -> Need:
@@ -170,13 +178,7 @@ def _sending(topic_field: str, properties_field: str) -> Rule:
                 p.INNER_MULTI_DISPATCH, ""
             )
             found += _needs_of_names(
-                # A lite topic belongs to its parent.
-                (
-                    (names.split_lite_queue(each) or (each,))[0]
-                    for each in dict.fromkeys(queues.split(","))
-                    if each
-                ),
-                _PUB,
+                (_parent_of(each) for each in dict.fromkeys(queues.split(",")) if each), _PUB
             )
         return found
 
