@@ -178,6 +178,16 @@ async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker, con
         assert sum("UNAUTHORIZED" in each for each in answers[0]) > 10
 
 
+async def test_a_handle_with_a_number_that_none_is(mq: EmbeddedBroker) -> None:
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as client:
+        handle = "0 1 30000 0 0 broker-a 0 0 "
+        for number in ("9" * 20, "9" * 5000, "-1", "", "x"):
+            request = m.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle + number)
+            request.group.name, request.topic.name = "G", "T"
+            answer = await client.call("ForwardMessageToDeadLetterQueue", request)
+            assert answer.status.code == Code.INVALID_RECEIPT_HANDLE, number
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -20,7 +20,7 @@ from oberth.remoting.headers.pop import (
 )
 
 OFFSET_DIGITS_MAX: Final = 19
-"""Digits of an offset in a transaction id: a signed number of 64 bits."""
+"""Digits of an offset that a client brings back: a signed number of 64 bits."""
 
 
 def popped(

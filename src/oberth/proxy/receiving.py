@@ -44,6 +44,7 @@ from oberth.proxy.core import (
 )
 from oberth.proxy.encoding import ack_response
 from oberth.proxy.handles import (
+    OFFSET_DIGITS_MAX,
     handle_code,
     invisible_header,
     popped,
@@ -537,7 +538,7 @@ class Receives:
     ) -> None:
         handle = self._handle(text)
         parts = text.split(" ", CK_PARTS + 1)
-        if len(parts) < 9 or not parts[8].isdecimal():
+        if len(parts) < 9 or not parts[8].isdecimal() or len(parts[8]) > OFFSET_DIGITS_MAX:
             raise StatusError(
                 Code.INVALID_RECEIPT_HANDLE, "the receipt handle names no CommitLog offset"
             )
