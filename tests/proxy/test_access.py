@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.proxy.client import framed
+from tests.proxy.client import GrpcClient, framed
 from tests.proxy.conftest import (
     acking,
     add_group,
@@ -25,11 +25,16 @@ from tests.proxy.conftest import (
 )
 
 from oberth.broker.acl.users import NORMAL
+from oberth.client.acl import SessionCredentials
+from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
 from oberth.proxy import messages as m
 from oberth.proxy.authentication import NOBODY, signer_of
 from oberth.proxy.codes import Code
+from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.admin import AclInfo, UserInfo
+from oberth.remoting.code import RequestCode
+from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 SETTINGS = {
@@ -176,6 +181,60 @@ async def test_who_may_not_use_a_topic_is_not_told_of_it(mq: EmbeddedBroker, con
             answers.append(found)
         assert answers[0] == answers[1], (topic, group)
         assert sum("UNAUTHORIZED" in each for each in answers[0]) > 10
+
+
+async def test_what_comes_again_is_its_groups_whatever_the_names(mq: EmbeddedBroker) -> None:
+    """Messages of T come again to G from %RETRY%G_T, which a group G_T has for its own."""
+    retry = names.retry_topic("G_T")
+    mq.broker.parts.topics.create_internal(retry, 1)
+    fields = {"a": "P", "b": retry, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0",
+              "h": "0", "i": "UNIQ_KEY\x01u\x02RETRY_TOPIC\x01Other\x02", "m": "false"}  # fmt: skip
+    request = RemotingCommand(
+        code=int(RequestCode.SEND_MESSAGE_V2), ext_fields=fields, body=b"of others"
+    )
+    SessionCredentials("root", "secret").sign(request)
+    remoting = RemotingClient()
+    assert (await remoting.invoke(str(mq.broker.address), request, 60.0)).code == 0
+    await remoting.aclose()
+    handle = ""
+
+    async def again(client: GrpcClient) -> Any:
+        while True:
+            _, found = received(await client.call_stream("ReceiveMessage", receiving("T", "G")))
+            if found:
+                (one,) = found
+                assert one.body == b"hello"
+                return one
+            mq.advance(seconds=2)
+
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as client:
+        await subscribe(client, "T", "G")
+        for is_forwarded in (False, True):
+            assert (await client.call("SendMessage", sending(message("T")))).status.code == Code.OK
+            await again(client)
+            mq.advance(seconds=31)
+            got = await again(client)
+            words = got.system_properties.receipt_handle.split(" ")
+            assert (words[4], got.system_properties.delivery_attempt) == ("1", 2)
+            if is_forwarded:
+                forward = m.ForwardMessageToDeadLetterQueueRequest()
+                forward.group.name, forward.topic.name = "G", "T"
+                forward.receipt_handle = got.system_properties.receipt_handle
+                answer = await client.call("ForwardMessageToDeadLetterQueue", forward)
+                assert answer.status.code == Code.OK
+                (letter,) = mq.messages(names.dlq_topic("G"))
+                assert letter.body == b"hello"
+            else:
+                acked = await client.call("AckMessage", acking("T", "G", got))
+                assert acked.status.code == Code.OK
+                # The time of the other group's message is changed, and is over.
+                handle = " ".join([*words[:7], "0"])
+                change = m.ChangeInvisibleDurationRequest(receipt_handle=handle)
+                change.group.name, change.topic.name = "G", "T"
+                change.invisible_duration.seconds = 10
+                answer = await client.call("ChangeInvisibleDuration", change)
+                assert answer.status.code == Code.OK
+                mq.advance(seconds=12)
 
 
 async def test_a_handle_with_a_number_that_none_is(mq: EmbeddedBroker) -> None:

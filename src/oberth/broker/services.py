@@ -23,6 +23,7 @@ from oberth.broker.lite.lite_service import LiteService
 from oberth.broker.log_comparison import LogComparison
 from oberth.broker.old_messages import OldMessages
 from oberth.broker.peer_brokers import PeerBrokers
+from oberth.broker.pop.check_point import retried_topic
 from oberth.broker.pop.pop_service import PopService
 from oberth.broker.registration import Registration
 from oberth.broker.runtime_info import RuntimeInfo
@@ -375,4 +376,7 @@ def _real_topic(store: MessageStore, commit_log_offset: int) -> str | None:
         return ANY_NAME if commit_log_offset >= dispatched else None
     if names.is_system_topic(message.topic):
         return message.properties.get(p.REAL_TOPIC, message.topic)
-    return message.topic
+    # What waits for a group after a pop, under a name that could be another group's, is its own.
+    origin = message.properties.get(p.ORIGIN_GROUP, "")
+    retried = retried_topic(message.topic, origin) if origin else None
+    return message.topic if retried is None else names.pop_retry_topic(retried, origin, v2=True)

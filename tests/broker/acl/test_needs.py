@@ -367,3 +367,23 @@ def test_a_retry_topic_is_that_of_its_group_alone(real: str, group: str) -> None
         Need(Kind.GROUP, "g", may_read),
         Need(Kind.GROUP, group, may_read),
     ]
+
+
+@pytest.mark.parametrize("code", [Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME])
+@pytest.mark.parametrize(
+    ("topic", "group", "needed"),
+    [
+        ("%RETRY%G_T", "G", "Topic:T Sub, Group:G Sub"),
+        ("%RETRY%G_T", "G_T", "Group:G_T Sub, Group:G_T Sub"),
+        ("%RETRY%G_%RETRY%H", "G", "Group:H Sub, Group:G Sub"),
+        ("%RETRY%G+T", "G", "Group:G Sub, Group:G Sub"),
+        ("%RETRY%H_T", "G", "Group:H_T Sub, Group:G Sub"),
+        ("%RETRY%G_", "G", "Topic:* Sub, Group:G Sub"),
+        ("%RETRY%_T", "", "Group:_T Sub, Group:* Sub"),
+    ],
+)
+def test_a_handle_of_a_message_that_comes_again(
+    code: Code, topic: str, group: str, needed: str
+) -> None:
+    fields = {"topic": topic, "consumerGroup": group}
+    assert needs(RemotingCommand(code=code, ext_fields=fields)) == needed

@@ -225,6 +225,18 @@ def _clone_offsets(request: RemotingCommand, real_topic: RealTopic) -> list[Need
     ]
 
 
+def _handle(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
+    """Of a message that comes again after a pop the retry topic is named: what counts is its own.
+
+    %RETRY%g_t could be the retry topic of a group g_t, too; but g has its own state there.
+    """
+    fields = request.fields
+    topic, group = fields.get("topic", ""), fields.get("consumerGroup", "")
+    if group:
+        topic = topic.removeprefix(names.pop_retry_topic("", group))
+    return [topic_need(topic or ANY_NAME, _SUB), group_need(group or ANY_NAME, _SUB)]
+
+
 def _consume_stats(request: RemotingCommand, real_topic: RealTopic) -> list[Need]:
     """208 shows where the queues of the topics that it names end, whoever reads them."""
     fields = request.fields
@@ -407,9 +419,9 @@ TABLE: Final[dict[int, Rule]] = {
     Code.UNLOCK_BATCH_MQ: _locks,
     Code.POP_MESSAGE: _of(_SUB, _SUB),
     Code.PEEK_MESSAGE: _of(_SUB, _SUB),
-    Code.ACK_MESSAGE: _of(_SUB, _SUB),
+    Code.ACK_MESSAGE: _handle,
     Code.BATCH_ACK_MESSAGE: _batch_ack,
-    Code.CHANGE_MESSAGE_INVISIBLETIME: _of(_SUB, _SUB),
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _handle,
     Code.NOTIFICATION: _of(_SUB, _SUB),
     Code.POLLING_INFO: _of(_READ, _READ),
     Code.QUERY_ASSIGNMENT: _assignment(_SUB),

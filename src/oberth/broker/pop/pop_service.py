@@ -31,6 +31,7 @@ from oberth.broker.pop.check_point import (
     retried_topic,
 )
 from oberth.broker.pop.order_infos import OrderInfos
+from oberth.broker.pop.own_retries import is_own_retry, is_shared
 from oberth.broker.pop.polling import PopPolling
 from oberth.broker.pop.revive import PopRevive
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
@@ -552,7 +553,11 @@ class PopService:
                 message = self._store.look_message_by_offset(
                     unit.commit_log_offset, unit.record_size
                 )
-            if message is not None:
+            # The time of any message can be changed, also of what waits there for another group.
+            if message is not None and (
+                not is_shared(check_point.topic, check_point.group)
+                or is_own_retry(message.properties_raw, check_point.group)
+            ):
                 queue_id = check_point.queue_id if check_point.queue_id < queue_nums else 0
                 messages.append(self._again(message, retry_topic, queue_id, check_point))
         if not messages:

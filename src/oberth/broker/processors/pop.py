@@ -24,6 +24,7 @@ from oberth.broker.pop.check_point import (
     offset_info,
     retry_flag,
 )
+from oberth.broker.pop.own_retries import retry_filter
 from oberth.broker.pop.polling import ANY_QUEUE, Matches, Waiting
 from oberth.broker.pop.pop_service import PoppedQueue, PopService, with_topic_and_receipt
 from oberth.broker.stats import BROKER_GET_NUMS, GROUP_GET_NUMS, GROUP_GET_SIZE
@@ -392,7 +393,9 @@ class PopMessageProcessor:
                 queue_id,
                 left,
                 init_mode=header.init_mode,
-                message_filter=wanted.stored if each_topic == topic else None,
+                message_filter=(
+                    wanted.stored if each_topic == topic else retry_filter(each_topic, group)
+                ),
                 pop_time=now_ms,
                 invisible_time=header.invisible_time,
                 revive_queue_id=revive_queue_id,
@@ -690,7 +693,8 @@ class PopMessageProcessor:
             offset = self._peek_offset(each_topic, group, queue_id)
             end = store.max_offset_in_queue(each_topic, queue_id)
             if left > 0 and offset < end:
-                result = store.get_message(group, each_topic, queue_id, offset, left)
+                own = None if each_topic == topic else retry_filter(each_topic, group)
+                result = store.get_message(group, each_topic, queue_id, offset, left, own)
                 records += result.records
                 left -= result.message_count
                 offset = result.next_begin_offset
