@@ -78,6 +78,8 @@ def test_proxy_headers(header: bytes, source: tuple[str, int] | None) -> None:
         b"PROXY TCP4 10.1.2 127.0.0.1 1 2\r\n",
         b"PROXY TCP4 10.1.2.3 127.0.0.1 70000 2\r\n",
         b"PROXY UDP4 10.1.2.3 127.0.0.1 7 2\r\n",
+        b"PROXY TCP4 10.1.2.3 127.0.0.1 7_0 2\r\n",
+        b"PROXY TCP6 fe80::1%\na-line ::1 7 2\r\n",
         PROXY_V2_SIGNATURE + b"\x31\x11\x00\x0c" + bytes(12),
         PROXY_V2_SIGNATURE + b"\x21\x11\x00\x03" + bytes(12),
         PROXY_V2_SIGNATURE + b"\x21\x11\xff\xff",

@@ -154,6 +154,9 @@ def _parse_v1(data: bytes) -> ProxyHeader | None:
         return ProxyHeader(size, None)
     try:
         _, family, source, _, source_port, _ = words
+        # After a "%" an address takes any text, line ends too, and a number takes "_" and blanks.
+        if "%" in source or not source_port.isdecimal():
+            raise ValueError(source)
         address = _plain(ipaddress.ip_address(source))
         port = int(source_port)
         if family not in ("TCP4", "TCP6") or not 0 <= port <= 65535:
