@@ -8,6 +8,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import cookies
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -20,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from tests.console.conftest import Browser, a_console, hidden
 
+from oberth.broker.acl.users import UserStore
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
 from oberth.console import connections, security
@@ -38,6 +40,7 @@ from oberth.console.security import (
 )
 from oberth.console.server import serving
 from oberth.errors import OptionError
+from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 TOKEN = "a-token-of-some-length"
@@ -307,6 +310,63 @@ async def test_users_of_the_brokers_log_in_and_sign() -> None:
         assert admin.config.access_key == "root"
 
 
+@asynccontextmanager
+async def a_console_of_users(tmp_path: Path) -> AsyncIterator[tuple[UserStore, Browser]]:
+    """The users of its broker, and a browser of ann's, who may see the cluster."""
+    root = {"username": "root", "password": "root-password"}
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps(root),
+        "innerClientAuthenticationCredentials": json.dumps(
+            {"accessKey": "root", "secretKey": "root-password"}
+        ),
+    }
+    audit = str(tmp_path / "audit.jsonl")
+    async with (
+        EmbeddedBroker(settings) as broker,
+        a_console(broker, login=Login.USERS, allow_writes=True, audit_path=audit) as browser,
+    ):
+        users = broker.broker.services.access.users
+        users.create_user(UserInfo(username="ann", password="ann-password", user_type="Normal"))
+        entry = PolicyEntryInfo(resource="Cluster:*", actions=["Get"], decision="Allow")
+        policy = PolicyInfo(policy_type="Custom", entries=[entry])
+        users.create_acl(AclInfo(subject="User:ann", policies=[policy]))
+        await browser.post("/login", {"user": "ann", "password": "ann-password"}, 303)
+        yield users, browser
+
+
+@pytest.mark.parametrize("loses", ["user", "rights"])
+async def test_who_may_not_see_the_cluster_any_more_is_shown_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: str
+) -> None:
+    monkeypatch.setattr(security, "ASKED_AGAIN_S", 0.0)
+    async with a_console_of_users(tmp_path) as (users, browser):
+        assert "broker-a" in await browser.get("/")
+        if loses == "user":
+            users.delete_user("ann")
+        else:
+            users.delete_acl("User:ann", None, None)
+        assert "broker-a" not in await browser.get("/", 303)
+        assert browser.console.sessions.admins() == []
+
+
+async def test_what_others_changed_is_shown_to_administrators(tmp_path: Path) -> None:
+    async with a_console_of_users(tmp_path) as (users, browser):
+        audit = browser.console.audit
+        assert audit is not None
+        for user in ("root", "ann"):
+            changes = [[f"changed-by-{user}", "a", "b"]]
+            made = audit.begin(0, user=user, peer="", write="w", fields={}, changes=changes)
+            audit.end(0, made, outcome="done", text=f"done-by-{user}")
+        page = await browser.get("/audit")
+        assert "changed-by-ann" in page
+        assert "done-by-ann" in page
+        assert "by-root" not in page
+        users.update_user(UserInfo(username="ann", user_type="Super"))
+        assert "changed-by-root" in await browser.get("/audit")
+
+
 def test_sessions_end_and_are_bounded() -> None:
     now = [0.0]
     config = ConsoleConfig(
@@ -316,6 +376,11 @@ def test_sessions_end_and_are_bounded() -> None:
     admin = Admin(config=config.client)
     first, _ = sessions.begin("anna", admin)
     assert sessions.find(first.identifier) is first
+    asked = []
+    for seconds in (0, 59, 2, 1):
+        now[0] += seconds
+        asked.append(sessions.must_ask_again(first))
+    assert asked == [False, False, True, False]
     now[0] += 13 * 3600
     assert sessions.find(first.identifier) is None
     assert sessions.begin("token", None)[1] == [admin]  # whoever begins one closes it

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from oberth.client.admin import Admin
 from oberth.client.messages import MESSAGE_ILLEGAL
+from oberth.console.audit import lines_of
 from oberth.console.config import Login
 from oberth.console.console import HERE, Asker, Console, Page, Write
 from oberth.console.pages import (
@@ -42,7 +43,6 @@ from oberth.errors import (
     MQClientError,
     OberthError,
     OptionError,
-    RemotingError,
 )
 from oberth.remoting.code import ResponseCode
 
@@ -103,7 +103,7 @@ class App:
                 Exception: self._broken,
             },
         )
-        return Guard(app, self.sessions)
+        return Guard(app, self.sessions, self._admits)
 
     async def _page(self, page: Page, request: Request) -> Response:
         return await page(self.console, request)
@@ -209,12 +209,31 @@ class App:
             return None, "The brokers do not know this user, or do not let it see the cluster."
         return admin, ""
 
-    async def _logout(self, request: Request) -> Response:
-        session: Session = request.state.session
+    async def _admits(self, session: Session) -> bool:
+        """Whether the brokers still know the user of a session; else it ends.
+
+        Overview and lists are what the console was told, so no broker refuses them to a user.
+        """
+        assert session.admin is not None
+        try:
+            masters = (await self.console.admin.masters()).values()
+        except OberthError:
+            return True  # nobody can be asked
+        answers = await asyncio.gather(*(_may_look(session.admin, each) for each in masters))
+        if False not in answers:
+            return True
+        _LOG.warning("the session of user %s ends: a broker refuses the user", session.user)
+        await self._end(session)
+        return False
+
+    async def _end(self, session: Session) -> None:
         self.sessions.end(session)
         self.console.pasted.forget(session.identifier)
         if session.admin is not None:
             await session.admin.shutdown()
+
+    async def _logout(self, request: Request) -> Response:
+        await self._end(request.state.session)
         return RedirectResponse("/login", 303)
 
     # Writes
@@ -280,16 +299,36 @@ class App:
         if self.console.audit is None:
             raise HTTPException(404)
         lines = await asyncio.to_thread(self.console.audit.tail)
-        return self.console.render(request, "audit.html", lines=lines, path=self.console.audit.path)
+        session: Session = request.state.session
+        only_own = session.admin is not None and not await self._administers(session.admin)
+        if only_own:
+            lines = lines_of(lines, session.user)
+        return self.console.render(
+            request,
+            "audit.html",
+            lines=lines,
+            path=self.console.audit.path,
+            only_own=only_own,
+        )
+
+    async def _administers(self, admin: Admin) -> bool:
+        """Whether the brokers show their users to a user: so an administrator."""
+        try:
+            masters = (await self.console.admin.masters()).values()
+            for address in masters:
+                await admin.users(address, "")
+        except OberthError:
+            return False
+        return bool(masters)
 
 
 async def _may_look(admin: Admin, address: str) -> bool | None:
-    """Whether a broker lets this user see it; None: it does not answer."""
+    """Whether a broker lets this user see it; None: it gives no answer that can be read."""
     try:
         await admin.broker_runtime_info(address)
     except MQBrokerError:
         return False
-    except RemotingError:
+    except OberthError:
         return None
     return True
 

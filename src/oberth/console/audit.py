@@ -102,3 +102,9 @@ class AuditLog:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def lines_of(lines: Sequence[dict[str, Any]], user: str) -> list[dict[str, Any]]:
+    """Of the newest lines those about changes that a user made."""
+    own = {line.get("id") for line in lines if line.get("user") == user}
+    return [line for line in lines if line.get("id") in own]

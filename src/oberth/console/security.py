@@ -3,8 +3,9 @@
     Host                an address, localhost, or a name that was configured: a page elsewhere whose
                         name is made to point here (DNS rebinding) has another one
     session             a random cookie, HttpOnly and SameSite=Strict; with a login it exists only
-                        behind one, and ends after SESSION_IDLE_S without a request; a link on
-                        another site leads to a page that asks again from here, with the cookie
+                        behind one, and ends after SESSION_IDLE_S without a request, or where a
+                        broker does not admit its user any more; a link on another site leads to a
+                        page that asks again from here, with the cookie
     POST                a form from a page of this console: same origin by what the browser says,
                         and a token that only such a page holds
     Content-Security-…  scripts, styles, pictures and requests of this origin only, nothing inline,
@@ -42,6 +43,9 @@ from oberth.console.config import ConsoleConfig, Login
 COOKIE: Final = "oberth_console"
 SESSION_IDLE_S: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1000
+ASKED_AGAIN_S: Final = 60.0
+"""How often brokers are asked whether a session's user may still see the cluster."""
+
 FORM_SIZE_MAX: Final = 16 * 1024 * 1024
 """A form with a message of 4 MiB, every byte of it escaped as three, and some room."""
 FORMS_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -83,6 +87,7 @@ class Session:
         user: who it is; "" without a login.
         admin: asks brokers as that user; None: as the console does.
         used_s: when it asked last.
+        admitted_s: when brokers were asked last whether it may be one.
     """
 
     identifier: str
@@ -90,6 +95,7 @@ class Session:
     user: str = ""
     admin: Admin | None = None
     used_s: float = 0.0
+    admitted_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -174,13 +180,26 @@ class Sessions:
         """A new session after a login, and the connections of sessions that were dropped for it."""
         identifier = secrets.token_urlsafe(32)
         session = Session(
-            identifier, self.sign("csrf", identifier), user, admin, used_s=self._now_s()
+            identifier,
+            self.sign("csrf", identifier),
+            user,
+            admin,
+            used_s=self._now_s(),
+            admitted_s=self._now_s(),
         )
         self._known[identifier] = session
         over = [self._known.pop(each.identifier).admin for each in self._ended()]
         while len(self._known) > SESSIONS_MAX:
             over.append(self._known.popitem(last=False)[1].admin)
         return session, [admin for admin in over if admin is not None]
+
+    def must_ask_again(self, session: Session) -> bool:
+        """Whether brokers are to be asked again about a session's user; one caller is told so."""
+        now_s = self._now_s()
+        if session.admin is None or now_s - session.admitted_s < ASKED_AGAIN_S:
+            return False
+        session.admitted_s = now_s
+        return True
 
     def end(self, session: Session) -> None:
         """Forget a session that logs out."""
@@ -233,11 +252,20 @@ def who_tries(host: str) -> str:
 
 
 class Guard:
-    """ASGI: refuses requests that may not pass, and adds the security headers to answers."""
+    """ASGI: refuses requests that may not pass, and adds the security headers to answers.
 
-    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+    Args:
+        app: serves what passes.
+        sessions: of browsers.
+        admits: whether the user of a session may still have one; ends it otherwise.
+    """
+
+    def __init__(
+        self, app: ASGIApp, sessions: Sessions, admits: Callable[[Session], Awaitable[bool]]
+    ) -> None:
         self._app = app
         self._sessions = sessions
+        self._admits = admits
         self._config = sessions.config
         self._forms: list[_Incoming] = []
 
@@ -278,6 +306,8 @@ class Guard:
             await _go_on(scope)(scope, receive, guarded)
             return
         session = self._session(identifier)
+        if session is not None and self._sessions.must_ask_again(session):
+            session = session if await self._admits(session) else None
         if session is None:
             if not scope["path"].startswith(OPEN_PATHS):
                 await _log_in_first(scope, headers)(scope, receive, guarded)
