@@ -24,6 +24,7 @@ from tests.proxy.conftest import (
     sending,
     subscribe,
 )
+from tests.proxy.test_access import SETTINGS, signed
 from tests.proxy.test_cli import running
 
 from oberth.broker.broker import Broker
@@ -37,11 +38,12 @@ from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.proxy import cluster as cluster_module
 from oberth.proxy import messages as m
 from oberth.proxy.cluster import ClusterBackend, ClusterPeer, Facts
-from oberth.proxy.codes import Code
+from oberth.proxy.codes import Code, code_of
 from oberth.proxy.front import Front, FrontConfig
 from oberth.proxy.handles import parse_transaction_id
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.tls import load_client_context, make_certificate
+from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from oberth.remoting.code import RequestCode
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
@@ -76,7 +78,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def clustered(path: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Cluster]:
+async def clustered(
+    path: Path, settings: dict[str, str] | None = None, user: str = "", password: str = ""
+) -> AsyncIterator[Cluster]:
     async with NameServer(NamesrvConfig(listen_host="127.0.0.1", listen_port=0)) as server:
         brokers: dict[str, Broker] = {}
         try:
@@ -93,7 +97,10 @@ async def clustered(path: Path, settings: dict[str, str] | None = None) -> Async
                 )
                 brokers[name] = Broker(broker_config, store_config)
                 await brokers[name].start()
-            backend = ClusterBackend(ClientConfig(namesrv_addr=str(server.address)))
+            config = ClientConfig(
+                namesrv_addr=str(server.address), access_key=user, secret_key=password
+            )
+            backend = ClusterBackend(config)
             async with backend:
                 options = FrontConfig(port=0, tls_mode="disabled")
                 async with Front(backend, options, backend.not_ready) as front:
@@ -351,6 +358,42 @@ async def test_credentials(tmp_path: Path) -> None:
         assert backend.unknown_signer("1.1.1.1", "other", b"now", good) is not None
         assert backend.unknown_signer("1.1.1.1", "", b"", b"") is not None
         assert backend.not_ready() == "no broker is known"
+
+
+@pytest.mark.parametrize("user", ["root", "svc"])
+async def test_who_signs_may_do_what_its_user_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, user: str
+) -> None:
+    """Of the brokers; and of the proxy what a broker would let it do."""
+    caplog.set_level("WARNING", "oberth")  # it is the old one again at the end
+    settings = {**SETTINGS, "haAllowedAddresses": "127.0.0.1"}
+    async with clustered(tmp_path, settings, user, "secret") as cluster:
+        entry = PolicyEntryInfo(resource="Topic:T", actions=["Pub"], decision="Allow")
+        policies = [PolicyInfo(policy_type="Custom", entries=[entry])]
+        for broker in cluster.brokers.values():
+            broker.parts.topics.create_internal("T", 1)
+            broker.parts.topics.create_internal("Other", 1)
+            await broker.services.registration.register_all()
+            users = broker.services.access.users
+            users.create_user(UserInfo(username="svc", password="secret", user_type="Normal"))
+            users.create_acl(AclInfo(subject="User:svc", policies=policies))
+        async with cluster.client(**signed(user, "secret")) as client:
+            sent = await client.call("SendMessage", sending(message("T")))
+            assert sent.status.code == Code.OK
+            code = Code.OK if user == "root" else Code.FORBIDDEN
+            sent = await client.call("SendMessage", sending(message("Other")))
+            assert sent.status.code == code
+            for name in ("ChangeLogLevel", "GetProxyRuntimeStats"):
+                request = m.message_class(m.ADMIN_METHODS[name].request)()
+                path = f"/{m.PACKAGE}.Admin/{name}"
+                stream = await client.open(path, framed(request.SerializeToString()))
+                (raw,) = await stream.all()
+                text = str(m.message_class(m.ADMIN_METHODS[name].response).FromString(raw))
+                assert ("FORBIDDEN" in text) is (user == "svc"), name
+
+
+def test_a_code_that_is_not_known() -> None:
+    assert code_of(987_654) is Code.INTERNAL_SERVER_ERROR
 
 
 async def test_facts_are_asked_once_and_outlive_those_who_gave_them(

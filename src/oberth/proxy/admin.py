@@ -646,8 +646,21 @@ class AdminService:
 
     # Ourselves
 
+    async def _authorize_here(self, context: Context, code: RequestCode) -> None:
+        """Whether the caller may ask this of a broker, and so of this process.
+
+        Where brokers are elsewhere, one of them is asked for what changes nothing there.
+
+        Raises:
+            StatusError: it may not, or no broker answers who may.
+        """
+        self._core.authorize(context, _command(code, None))
+        if self._core.backend.own is None and context.access_key:
+            brokers = await self._core.backend.brokers()
+            await self._core.checked(context, next(iter(brokers), ""), code, {})
+
     async def _change_log_level(self, context: Context, request: Any, response: Any) -> None:
-        self._core.authorize(context, _command(RequestCode.UPDATE_BROKER_CONFIG, None))
+        await self._authorize_here(context, RequestCode.UPDATE_BROKER_CONFIG)
         level = _LEVELS.get(request.level)
         if level is None:
             raise StatusError(Code.BAD_REQUEST, f"log level {request.level}, allowed 0 to 4")
@@ -655,7 +668,7 @@ class AdminService:
         response.remark = f"the level of the log is {level}"
 
     async def _runtime_stats(self, context: Context, request: Any, response: Any) -> None:
-        self._core.authorize(context, _command(RequestCode.GET_BROKER_RUNTIME_INFO, None))
+        await self._authorize_here(context, RequestCode.GET_BROKER_RUNTIME_INFO)
         response.proxy_name = socket.gethostname()
         response.version = version("oberth")
         response.in_tps, response.out_tps = self._rates

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from oberth.errors import MQBrokerError, OberthError
 from oberth.remoting.code import ResponseCode
 
 
@@ -69,7 +70,7 @@ class Code(IntEnum):
     FAILED_TO_CONSUME_MESSAGE = 60000
 
 
-_FROM_REMOTING: Final = {
+_FROM_REMOTING: Final[dict[int, Code]] = {
     ResponseCode.SUCCESS: Code.OK,
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
@@ -96,4 +97,12 @@ class StatusError(Exception):
 
 def code_of(remoting_code: int) -> Code:
     """The status code for a broker's answer; INTERNAL_SERVER_ERROR for an unknown one."""
-    return _FROM_REMOTING.get(ResponseCode(remoting_code), Code.INTERNAL_SERVER_ERROR)
+    return _FROM_REMOTING.get(remoting_code, Code.INTERNAL_SERVER_ERROR)
+
+
+def status_of(error: OberthError) -> tuple[Code, str]:
+    """The status of a call that fails with an error: what a broker says, it says of the call."""
+    code = Code.INTERNAL_SERVER_ERROR
+    if isinstance(error, MQBrokerError):
+        code = code_of(error.response_code)
+    return code, f"{type(error).__name__}: {error}"

@@ -23,7 +23,7 @@ from oberth.proxy.clients import (
     ClientTable,
     GrpcClient,
 )
-from oberth.proxy.codes import Code, StatusError, code_of
+from oberth.proxy.codes import Code, StatusError, code_of, status_of
 from oberth.proxy.convert import (
     check_name,
 )
@@ -225,7 +225,7 @@ class ServiceCore:
         if isinstance(error, StatusError):
             code, text = error.code, error.message
         else:
-            code, text = Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"
+            code, text = status_of(error)
         self.results[method, code] += 1
         call.finish(only_status(code, text))
 
@@ -253,7 +253,7 @@ class ServiceCore:
                 set_status(response, error.code, error.message)
             except OberthError as error:
                 response = response_class()
-                set_status(response, Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+                set_status(response, *status_of(error))
             status = getattr(response, "status", None)
             self.results[name, int(Code.OK) if status is None else status.code] += 1
             call.send(response.SerializeToString())

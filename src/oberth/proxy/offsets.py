@@ -10,7 +10,7 @@ from oberth.errors import OberthError
 from oberth.proxy import messages as m
 from oberth.proxy.begun import BROKER_TIMEOUT_S
 from oberth.proxy.call import Call, parse
-from oberth.proxy.codes import Code, StatusError, code_of
+from oberth.proxy.codes import Code, StatusError, code_of, status_of
 from oberth.proxy.convert import (
     FILTERS,
     fill_message,
@@ -61,7 +61,7 @@ class Offsets:
         except StatusError as error:
             set_status(answer, error.code, error.message)
         except OberthError as error:
-            set_status(answer, Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            set_status(answer, *status_of(error))
         call.send(answer.SerializeToString())
 
     async def _pull_checked(self, context: Context, request: Any) -> None:

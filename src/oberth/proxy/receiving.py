@@ -22,7 +22,7 @@ from oberth.proxy.clients import (
     PUSH_CONSUMER,
     GrpcClient,
 )
-from oberth.proxy.codes import Code, StatusError, code_of
+from oberth.proxy.codes import Code, StatusError, code_of, status_of
 from oberth.proxy.convert import (
     FILTERS,
     check_lite_topic,
@@ -107,9 +107,7 @@ class Receives:
         except StatusError as error:
             self._send_received(call, error.code, error.message)
         except OberthError as error:
-            self._send_received(
-                call, Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"
-            )
+            self._send_received(call, *status_of(error))
         last = m.ReceiveMessageResponse()
         set_timestamp(last.delivery_timestamp, self._core.backend.now_ms())
         call.send(last.SerializeToString())
