@@ -40,6 +40,7 @@ from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.admin import ViewMessageRequestHeader
 from oberth.remoting.headers.controller import ElectMasterRequestHeader
+from oberth.remoting.headers.send import ConsumerSendMsgBackRequestHeader
 from oberth.store.epoch_replication import (
     MASTER_FRAME,
     MASTER_HANDSHAKE,
@@ -562,6 +563,29 @@ async def test_who_was_the_master_shows_no_end_that_is_its_own(
     await until(lambda: first.broker is not None and ha(first).refuses_readers is None)
     await until(lambda: bodies(first) == [b"a"])
     assert (await pulled(first)).code == 0
+
+
+async def test_what_is_sent_back_and_will_be_cut_off_is_refused(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer would pass the message, and the copy is gone with the master's role."""
+    first = await group.start("1")
+    second = await group.start("2")
+    await group.agree(1, 2)
+    assert await acknowledged(first, b"a") is PutMessageStatus.PUT_OK
+    common = end(first)
+    monkeypatch.setattr(ha(first), "on_append", lambda: None)
+    monkeypatch.setattr(ha(first), "_push", lambda _: None)
+    header = ConsumerSendMsgBackRequestHeader(offset=0, group="G", delay_level=0)
+    request = create_request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    async with RemotingClient() as client:
+        asked = asyncio.ensure_future(client.invoke(first.address, request, BOUND_S))
+        await until(lambda: end(first) > common)
+        await group.elect(2)
+        answer = await asked
+    assert (answer.code, answer.remark) == (1, "FLUSH_SLAVE_TIMEOUT")
+    await until(lambda: list(group.root.glob("1.parted-*")))
+    await until(lambda: first.broker is not None and end(first) == end(second) == common)
 
 
 async def pulled(each: ControlledBroker) -> RemotingCommand:

@@ -123,6 +123,7 @@ class ControlledHAService(HAService):
         self._path = _epochs_path(self._store_config, root)
         self.epochs = EpochTable()
         self.is_slave = not role.is_master
+        self.may_be_cut = True
         self._confirmed = 0
         self._ask_at_ms = 0
         self._has_given_up = False

@@ -108,6 +108,8 @@ class HAService:
         """Whether this slave stands in for its master, see `ActingMaster`."""
         self.is_isolated = False
         """Whether this member is not online yet."""
+        self.may_be_cut = False
+        """Whether what other replicas lack is cut off this log when another becomes the master."""
         self.parted_at: int | None = None
         """The first offset at which this slave's log is another than its master's, see `part`."""
         self._sure_at = 0.0

@@ -84,6 +84,7 @@ class Processors:
             stats=parts.stats,
             dispatching=services.dispatching,
             addresses=self.send.addresses,
+            may_be_cut=services.ha.may_be_cut,
         )
         self.transactions = EndTransactionProcessor(
             store_config=parts.store_config,

@@ -61,6 +61,7 @@ class SendBackProcessor:
         stats: BrokerStats,
         dispatching: Dispatching,
         addresses: Callable[[Channel], ClientAddresses],
+        may_be_cut: bool,
     ) -> None:
         self._config = config
         self._own = own
@@ -70,6 +71,7 @@ class SendBackProcessor:
         self._stats = stats
         self._dispatching = dispatching
         self._addresses = addresses
+        self._may_be_cut = may_be_cut
 
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """A consumer failed: its message goes to the group's retry or dead-letter topic.
@@ -77,7 +79,8 @@ class SendBackProcessor:
         It waits for disk and replicas as a send does, although the stored message says WAIT=false
         as RocketMQ's does: its consumer goes on behind the first copy and never asks for it again.
         A stored message that too few replicas have is no failure: clients would send another copy,
-        and with each try one more.
+        and with each try one more. Under a controller it is one, since the next master cuts off
+        what it does not have.
         """
         header = request.header(ConsumerSendMsgBackRequestHeader)
         try:
@@ -105,7 +108,7 @@ class SendBackProcessor:
         return None
 
     def _is_taken(self, status: PutMessageStatus, result: PutMessageResult) -> bool:
-        if status in _ON_TOO_FEW_REPLICAS:
+        if status in _ON_TOO_FEW_REPLICAS and not self._may_be_cut:
             store = self._store
             return not store.flush_service.is_sync or store.flushed_offset >= result.end_offset
         return status is PutMessageStatus.PUT_OK
