@@ -458,6 +458,26 @@ def test_a_burst_goes_on_where_a_failed_write_left_room(
     assert (results[4].queue_offset, results[4].commit_log_offset) == (0, 0)
 
 
+def test_a_small_message_behind_one_for_which_no_segment_can_be_made(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment had room for it until it was ended for the one before."""
+    log = make()
+    assert log.append([MessageExtBrokerInner("t", bytes(3000))])[0].ok
+
+    def full(self: MappedFileQueue) -> None:
+        raise StoreFullError("no room for a segment")
+
+    bodies = [b"fits", bytes(2000), b"small"]
+    with monkeypatch.context() as disk:
+        disk.setattr(MappedFileQueue, "last_or_create", full)
+        results = log.append([MessageExtBrokerInner("t", body) for body in bodies])
+    failed = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+    assert [each.status for each in results] == [PutMessageStatus.PUT_OK, failed, failed]
+    (again,) = log.append([MessageExtBrokerInner("t", b"again")])
+    assert (again.queue_offset, again.commit_log_offset) == (2, SEGMENT)
+
+
 def test_a_message_with_a_transaction_for_which_no_segment_can_be_made_is_refused(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -492,6 +492,7 @@ class CommitLog:
                 continue
             if size > segment_room and not writer.make_room(size):
                 writer.refuse()
+                segment_room = writer.room  # none: the segment may have been ended
                 continue
             offset = writer.offset
             queue_id = message.queue_id
