@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from tests.rigs.small_brokers import SEGMENT, SMALL_FILES, until
 
+from oberth.broker import controlled_ha
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.broker.controlled_broker import ControlledBroker
@@ -32,6 +33,7 @@ from oberth.controller.controller_config import ControllerConfig
 from oberth.errors import ConfigFormatError, OberthError, OptionError, RemotingConnectError
 from oberth.formats.epochs import EPOCHS_MAX, Epoch
 from oberth.formats.message import decode_record
+from oberth.formats.properties import encode_properties
 from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.remoting.aio.client import RemotingClient
@@ -174,11 +176,13 @@ def put(each: ControlledBroker, *bodies: bytes) -> None:
     broker.services.dispatching.soon()
 
 
-async def acknowledged(each: ControlledBroker, body: bytes = b"x") -> PutMessageStatus:
+async def acknowledged(
+    each: ControlledBroker, body: bytes = b"x", properties: bytes = b""
+) -> PutMessageStatus:
     """What a sender hears."""
     broker = life(each)
     done: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
-    (result,) = broker.parts.store.append_messages([MessageExtBrokerInner.of("t", body)])
+    (result,) = broker.parts.store.append_messages([MessageExtBrokerInner("t", body, properties)])
     if not result.ok:
         return result.status
     broker.services.dispatching.when_durable(broker.parts.store.max_phy_offset, done.set_result)
@@ -563,6 +567,38 @@ async def test_who_was_the_master_shows_no_end_that_is_its_own(
     await until(lambda: first.broker is not None and ha(first).refuses_readers is None)
     await until(lambda: bodies(first) == [b"a"])
     assert (await pulled(first)).code == 0
+
+
+async def test_what_a_replica_takes_for_delivered_it_has(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master delivers a delayed message, and dies before a replica has the delivery."""
+    monkeypatch.setattr(controlled_ha, "TOLD_WITHIN_S", 0.1)
+    levels = {"messageDelayLevel": "1s", "timerWheelEnable": "true"}
+    first, second = [await group.start(name, None, **levels) for name in "12"]
+    await group.agree(1, 2)
+    life(first).parts.topics.create_internal("t", 1)
+    delayed = encode_properties({"DELAY": "1"})
+    schedule = life(first).parts.schedule
+    with monkeypatch.context() as early:
+        early.setattr(schedule, "deliver", lambda now_ms: 0)
+        assert await acknowledged(first, b"delayed", delayed) is PutMessageStatus.PUT_OK
+        common = end(second)
+        assert common == end(first)
+        monkeypatch.setattr(ha(first), "on_append", lambda: None)
+        monkeypatch.setattr(ha(first), "_push", lambda _: None)
+    await until(lambda: end(first) > common)
+    assert schedule.offsets == {1: 1}
+    tables = asyncio.create_task(life(second).services.tables.take_all(first.address))
+    async with RemotingClient() as client:
+        for code in (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_TIMER_CHECK_POINT):
+            answer = await client.invoke(first.address, create_request(code), BOUND_S)
+            assert (answer.code, answer.remark) == (1, "FLUSH_SLAVE_TIMEOUT")
+    async with asyncio.timeout(BOUND_S):
+        await tables
+    assert not life(second).parts.schedule.offsets.get(1)
+    await group.elect(2)
+    await until(lambda: is_master(second) and bodies(second) == [b"delayed"])
 
 
 async def test_what_is_sent_back_and_will_be_cut_off_is_refused(

@@ -25,7 +25,7 @@ from oberth.errors import ConfigFormatError, OberthError, RemoteProtocolError, R
 from oberth.formats.epochs import FILE_NAME, Epoch, EpochTable, encode_epochs, parse_epochs
 from oberth.remoting.bodies.controller import SyncStateSet
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import create_request
+from oberth.remoting.command import create_request, create_response
 from oberth.remoting.headers.replication import ExchangeHAInfoResponseHeader
 from oberth.store.epoch_replication import (
     SLAVE_REPORT,
@@ -42,6 +42,8 @@ from oberth.store.replication import Done, LogPiece, LogSender, LogStream, Repli
 
 if TYPE_CHECKING:
     from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.remoting.aio.channel import Channel
+    from oberth.remoting.command import RemotingCommand
     from oberth.store.files import FileSystem
 
 _LOG: Final = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ ASK_AGAIN_MS: Final = 500
 """Between two questions for another sync set."""
 SETTLE_MAX_S: Final = 1.0
 """How long a master that stops waits for the replicas to have what it took."""
+TOLD_WITHIN_S: Final = 2.0
+"""How long replicas may take to have what a table counts; they wait for it for three seconds."""
 
 
 class SyncSetTable(ReplicaTable):
@@ -240,6 +244,22 @@ class ControlledHAService(HAService):
 
         deadline = asyncio.get_running_loop().time() + self._store_config.slave_timeout_ms / 1000
         self._table.wait(end_offset, needed, deadline, done)
+
+    def answer_behind_log(
+        self, channel: Channel, request: RemotingCommand, response: RemotingCommand
+    ) -> RemotingCommand | None:
+        """See HAService. Refused if not all that may be elected have the log soon."""
+        end = self._store.max_phy_offset
+        if not self._is_waiting or self._table.has(end, 0):
+            return response
+
+        def done(status: PutMessageStatus) -> None:
+            refused = create_response(request, ResponseCode.SYSTEM_ERROR, status.name)
+            channel.reply(request, response if status is PutMessageStatus.PUT_OK else refused)
+
+        deadline = asyncio.get_running_loop().time() + TOLD_WITHIN_S
+        self._table.wait(end, 0, deadline, done)
+        return None
 
     async def settle(self) -> None:
         """Takes no more messages, and waits a moment until the replicas have those it took.

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from oberth.broker.topic_configs import TopicConfigs
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.busy_poll import BusyPoll
+    from oberth.remoting.aio.channel import Channel
     from oberth.remoting.aio.client import RemotingClient
+    from oberth.remoting.command import RemotingCommand
     from oberth.store.message_store import MessageStore
 
 _LOG: Final = logging.getLogger(__name__)
@@ -260,6 +262,17 @@ class HAService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + config.slave_timeout_ms / 1000
         self.replicas.wait(end_offset, needed, deadline, done)
+
+    def answer_behind_log(
+        self, channel: Channel, request: RemotingCommand, response: RemotingCommand
+    ) -> RemotingCommand | None:
+        """A response that says what was delivered, or handed out: now, or None and it follows.
+
+        What was delivered is in the log. A replica that is told and lacks that part of the log
+        passes by those messages if it becomes the master.
+        """
+        del channel, request
+        return response
 
     def to_body(self) -> dict[str, Any]:
         """What GET_BROKER_HA_STATUS shows. RocketMQ: HARuntimeInfo."""

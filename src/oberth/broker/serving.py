@@ -285,6 +285,7 @@ class Processors:
             now_ms=parts.now_ms,
             dispatch_now=services.dispatching.now,
             on_offset_reset=parts.on_offset_reset,
+            answer_behind_log=services.ha.answer_behind_log,
         )
         self.lite = LiteAdminProcessor(
             config=parts.config,

@@ -94,6 +94,9 @@ class OffsetAdminProcessor:
         now_ms: Callable[[], int],
         dispatch_now: Callable[[], None],
         on_offset_reset: Callable[[str, str, int], None],
+        answer_behind_log: Callable[
+            [Channel, RemotingCommand, RemotingCommand], RemotingCommand | None
+        ],
     ) -> None:
         self._config = config
         self._own = own
@@ -108,6 +111,7 @@ class OffsetAdminProcessor:
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
         self._on_offset_reset = on_offset_reset
+        self._answer_behind_log = answer_behind_log
 
     # How far
 
@@ -290,19 +294,19 @@ class OffsetAdminProcessor:
 
     def all_offsets(
         self, channel: Channel, request: RemotingCommand
-    ) -> Generator[None, None, RemotingCommand]:
+    ) -> Generator[None, None, RemotingCommand | None]:
         """43: every group's offsets, for slaves."""
-        del channel
         raw = yield from config_in_slices(self._offsets.to_body())
-        return create_response(request, ResponseCode.SUCCESS, body=raw)
+        response = create_response(request, ResponseCode.SUCCESS, body=raw)
+        return self._answer_behind_log(channel, request, response)
 
     def all_delay_offsets(
         self, channel: Channel, request: RemotingCommand
-    ) -> Generator[None, None, RemotingCommand]:
+    ) -> Generator[None, None, RemotingCommand | None]:
         """45: the delay levels' offsets, for slaves."""
-        del channel
         raw = yield from config_in_slices(self._schedule.to_body())
-        return create_response(request, ResponseCode.SUCCESS, body=raw)
+        response = create_response(request, ResponseCode.SUCCESS, body=raw)
+        return self._answer_behind_log(channel, request, response)
 
     # Moving
 

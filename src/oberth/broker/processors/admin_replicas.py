@@ -45,13 +45,15 @@ class ReplicaAdminProcessor:
         self._now_ms = now_ms
         self._look_at_members = look_at_members
 
-    def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def timer_checkpoint(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | None:
         """60: how far the timer has come; slaves ask every three seconds."""
-        del channel
         if self._timers is None:
             return create_response(request, ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
         body = self._timers.store.checkpoint(self._now_ms()).encode()
-        return create_response(request, ResponseCode.SUCCESS, body=body)
+        response = create_response(request, ResponseCode.SUCCESS, body=body)
+        return self._ha.answer_behind_log(channel, request, response)
 
     def timer_metrics(
         self, channel: Channel, request: RemotingCommand
