@@ -28,7 +28,7 @@ from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import MessageExtBrokerInner
 
 BOUND_S = 100
-PULL, SERVICE_NOT_AVAILABLE = 11, 14
+PULL, POP, SERVICE_NOT_AVAILABLE = 11, 200_050, 14
 READ_WRITE = 6
 
 
@@ -92,11 +92,13 @@ async def copies(root: Path, *, only_slave: int, **entries: str) -> int:
     return common
 
 
-async def pulled(broker: Broker) -> RemotingCommand:
+async def pulled(
+    broker: Broker, offset: int = 0, flags: int = 4, wait_ms: int = 0
+) -> RemotingCommand:
     fields = {
-        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0",
-        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
-        "subscription": "*", "subVersion": "0",
+        "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": str(flags), "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms), "subscription": "*", "subVersion": "0",
     }  # fmt: skip
     async with RemotingClient() as client:
         return await client.invoke(
@@ -148,14 +150,50 @@ async def test_a_slave_serves_nobody_before_it_has_compared_its_end(
         assert (await pulled(slave)).code == 0
 
 
+async def test_who_waits_at_a_slave_that_parts_is_refused(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    """It may have more than it has shown: with SYNC_FLUSH a message waits for the disk first."""
+    timers = {"timerWheelEnable": "true"}
+    await copies(tmp_path, only_slave=0, **timers)
+    async with (
+        make(tmp_path / "slave", name_server, **SLAVE, **timers) as slave,
+        RemotingClient() as client,
+    ):
+        waits = asyncio.create_task(pulled(slave, 50, 6, 60_000))
+        fields = {
+            "consumerGroup": "G", "topic": "T", "queueId": "0", "maxMsgNums": "1",
+            "invisibleTime": "60000", "pollTime": "60000", "bornTime": "0", "initMode": "1",
+        }  # fmt: skip
+        slave.parts.offsets.commit("G", "T", 0, 50, 0)
+        request = RemotingCommand(code=POP, ext_fields=fields)
+        pops = asyncio.create_task(client.invoke(str(slave.address), request, BOUND_S))
+        await until(lambda: len(slave.parts.hold) and len(slave.services.pop.polling))
+        slave.parts.store.commit_log.append([MessageExtBrokerInner.of("T", b"of another history")])
+        slave.services.ha.part(end(slave))
+        slave.services.dispatching.soon()
+        for refused in await asyncio.gather(waits, pops):
+            assert refused.code == SERVICE_NOT_AVAILABLE
+            assert f"from offset {slave.services.ha.parted_at} on" in str(refused.remark)
+
+
 async def test_a_slave_that_cannot_compare_serves_readers_after_a_while(
     tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await copies(tmp_path, only_slave=0)
     now_s = 100.0
     monkeypatch.setattr(ha_service, "monotonic", lambda: now_s)
+    refused: list[str | None] = []
+    listen = Broker._listen
+
+    async def listens(self: Broker) -> None:
+        await listen(self)
+        refused.append(self.services.ha.refuses_readers)
+
+    monkeypatch.setattr(Broker, "_listen", listens)
     nowhere = {**SLAVE, "haMasterAddress": "127.0.0.1:1"}
     async with make(tmp_path / "slave", name_server, **nowhere) as slave:
+        assert refused[0] is not None, "it listens before it follows"
         now_s += ha_service.UNSURE_MAX_S - 1
         assert (await pulled(slave)).code == SERVICE_NOT_AVAILABLE
         now_s += 1

@@ -372,7 +372,9 @@ async def test_a_parted_slave_and_static_topics_go_the_general_way(
     live = await make_live(autoCreateTopicEnable="true")
     fields = await one_message(live)
     monkeypatch.setattr(live.broker.services.ha, "parted_at", 1)
-    assert await served(live, (11, fields)) == [False]
+    refused = await live.peer.call(11, fields)
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not live.broker.processors.pull.plain.served
     monkeypatch.setattr(live.broker.services.ha, "parted_at", None)
     monkeypatch.setattr(type(live.broker.parts.static_topics), "__bool__", lambda _: True)
     assert await served(live, (11, fields)) == [False]

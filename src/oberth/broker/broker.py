@@ -170,6 +170,7 @@ class Broker(Service):
             request_table.register(services.processors, self.processors, parts.config)
             for extend in self.extend:
                 extend(services.processors)
+            services.ha.before_readers()
             await self._listen()
             self._start_clock()
             await self._start_replication()

@@ -170,6 +170,11 @@ class HAService:
 
     # Life
 
+    def before_readers(self) -> None:
+        """The store is loaded, and the broker is about to serve."""
+        if self.is_slave and self._may_have_been_alone():
+            self._sure_at = asyncio.get_running_loop().time() + UNSURE_MAX_S
+
     async def start(self, port: int) -> None:
         """Listen as a master, or follow a master.
 
@@ -181,8 +186,6 @@ class HAService:
 
             self.tls = (slave_context if self.is_slave else master_context)(self._config)
         if self.is_slave:
-            if self._may_have_been_alone():
-                self._sure_at = asyncio.get_running_loop().time() + UNSURE_MAX_S
             self._start(self._follow(), "oberth-ha-follow")
             self._start(self._synchronize(), "oberth-ha-metadata")
             if self.tables.timers is not None:

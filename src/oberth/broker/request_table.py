@@ -113,7 +113,7 @@ def rows(of: Processors) -> Iterator[Row]:
         FRAME_SIZE_MAX,  # a message's own limit is told with its own code
     )
     yield Sync((Code.CONSUMER_SEND_MSG_BACK,), of.send_back.send_back)
-    yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.timed_for_readers(of.pull.pull))
+    yield Timed((Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE), of.pull.pull)
     yield Async(
         (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2), of.reply.reply, RELAY, FRAME_SIZE_MAX
     )
@@ -121,11 +121,11 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Burst((Code.END_TRANSACTION,), of.transactions.end)
     yield Sync((Code.RESUME_CHECK_HALF_MESSAGE,), of.transactions.resume_check)
 
-    yield Timed((Code.POP_MESSAGE,), of.timed_for_readers(of.pops.pop))
-    yield Sync((Code.PEEK_MESSAGE,), of.for_readers(of.pops.peek))
+    yield Timed((Code.POP_MESSAGE,), of.pops.pop)
+    yield Sync((Code.PEEK_MESSAGE,), of.pops.peek)
     yield Sync((Code.NOTIFICATION,), of.pops.notification)
     yield Sync((Code.POLLING_INFO,), of.pops.polling_info)
-    yield Sync((Code.POP_LITE_MESSAGE,), of.for_readers(of.lite_pops.pop))
+    yield Sync((Code.POP_LITE_MESSAGE,), of.lite_pops.pop)
     yield Sliced((Code.LITE_SUBSCRIPTION_CTL,), of.lite_pops.subscribe, LITE_SIZE_MAX)
     yield Burst((Code.ACK_MESSAGE,), of.acks.ack)
     yield Sliced((Code.BATCH_ACK_MESSAGE,), of.acks.batch_ack, ACKS_SIZE_MAX)

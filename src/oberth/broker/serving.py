@@ -29,18 +29,10 @@ from oberth.broker.processors.retention import RetentionProcessor
 from oberth.broker.processors.send import SendMessageProcessor
 from oberth.broker.processors.send_back import SendBackProcessor
 from oberth.broker.processors.static_topic import StaticTopicProcessor
-from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import create_response
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oberth.broker.parts import Parts
     from oberth.broker.services import Services
-    from oberth.remoting.aio.channel import Channel
-    from oberth.remoting.aio.processors import TimedHandler
-    from oberth.remoting.aio.stage import SyncHandler
-    from oberth.remoting.command import RemotingCommand
 
 
 class Processors:
@@ -134,7 +126,7 @@ class Processors:
             dispatch_now=services.dispatching.now,
             start_task=services.tasks.start,
             follows_master=lambda: services.ha.follows_master,
-            refuses_readers=lambda: services.ha.refuses_readers is not None,
+            refuses_readers=self._refuses_readers,
         )
         self.query = QueryMessageProcessor(
             store_config=parts.store_config,
@@ -163,6 +155,7 @@ class Processors:
             dispatch_now=services.dispatching.now,
             old_messages=services.old_messages,
             service=services.pop,
+            refuses_readers=self._refuses_readers,
         )
         self.lite_pops = PopLiteMessageProcessor(
             config=parts.config,
@@ -177,6 +170,7 @@ class Processors:
             now_ms=parts.now_ms,
             dispatch_now=services.dispatching.now,
             lite=services.lite,
+            refuses_readers=self._refuses_readers,
         )
         self.acks = AckMessageProcessor(
             config=parts.config,
@@ -342,35 +336,11 @@ class Processors:
             services.access,
         )
 
+    def _refuses_readers(self) -> str | None:
+        """Why nobody may read now: a slave whose log may not be its master's."""
+        return self._ha.refuses_readers
+
     def answer_held(self) -> None:
         """Requests that wait for messages are answered with what is there."""
         self.pops.answer_all()
         self.lite_pops.answer_all()
-
-    def for_readers(self, handler: SyncHandler) -> SyncHandler:
-        """The handler, and at a slave one that refuses while its log may not be its master's."""
-        ha = self._ha
-
-        def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            why = ha.refuses_readers
-            return handler(channel, request) if why is None else _refusal(why, request)
-
-        return answer if ha.is_slave else handler
-
-    def timed_for_readers(self, handler: TimedHandler) -> TimedHandler:
-        """The same for pulls and pops, of which several are served together."""
-        ha = self._ha
-
-        def answer(
-            channels: Sequence[Channel], requests: list[RemotingCommand], until: float
-        ) -> Sequence[RemotingCommand | None]:
-            why = ha.refuses_readers
-            if why is None:
-                return handler(channels, requests, until)
-            return [_refusal(why, each) for each in requests]
-
-        return answer if ha.is_slave else handler
-
-
-def _refusal(why: str, request: RemotingCommand) -> RemotingCommand:
-    return create_response(request, ResponseCode.SERVICE_NOT_AVAILABLE, why, ext_fields={})

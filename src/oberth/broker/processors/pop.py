@@ -106,6 +106,7 @@ class PopMessageProcessor:
         dispatch_now: Callable[[], None],
         old_messages: OldMessages,
         service: PopService,
+        refuses_readers: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._config = config
         self._own = own
@@ -121,6 +122,7 @@ class PopMessageProcessor:
         self._dispatch_now = dispatch_now
         self._old_messages = old_messages
         self._service = service
+        self._refuses_readers = refuses_readers
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken = InTurns(self._run_again)
         self._unlocks: list[tuple[int, str, str, int]] = []  # heap: when blocked queues are free
@@ -216,6 +218,9 @@ class PopMessageProcessor:
 
     def _check(self, header: PopMessageRequestHeader, now_ms: int) -> None:
         """The checks in the reference's order."""
+        why = self._refuses_readers()
+        if why is not None:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
             raise Refusal(
                 ResponseCode.POLLING_TIMEOUT,
@@ -662,6 +667,9 @@ class PopMessageProcessor:
                 body=body,
             )
 
+        why = self._refuses_readers()
+        if why is not None:
+            return answer(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         if not self._config.readable:
             return answer(
                 ResponseCode.NO_PERMISSION,

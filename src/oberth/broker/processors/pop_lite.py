@@ -99,6 +99,7 @@ class PopLiteMessageProcessor:
         now_ms: Callable[[], int],
         dispatch_now: Callable[[], None],
         lite: LiteService,
+        refuses_readers: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._config = config
         self._own = own
@@ -112,6 +113,7 @@ class PopLiteMessageProcessor:
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
         self._lite = lite
+        self._refuses_readers = refuses_readers
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
 
     # 200070
@@ -188,6 +190,9 @@ class PopLiteMessageProcessor:
 
     def _check(self, header: PopLiteMessageRequestHeader, now_ms: int) -> _Answer | None:
         """The checks in the reference's order."""
+        why = self._refuses_readers()
+        if why is not None:
+            return int(ResponseCode.SERVICE_NOT_AVAILABLE), why
         if now_ms - header.born_time - header.poll_time > TOO_LATE_MS:
             return (
                 int(ResponseCode.POLLING_TIMEOUT),

@@ -160,10 +160,11 @@ class PullMessageProcessor:
         dispatch_now: Callable[[], None],
         start_task: StartTask,
         follows_master: Callable[[], bool] = lambda: False,
-        refuses_readers: Callable[[], bool] = lambda: False,
+        refuses_readers: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._config = config
         self._follows_master = follows_master
+        self._refuses_readers = refuses_readers
         self._store_config = store_config
         self._own = own
         self._store = store
@@ -190,7 +191,7 @@ class PullMessageProcessor:
             now_ms=now_ms,
             dispatch_now=dispatch_now,
             allows=self._plainly_allowed,
-            refuses=lambda: bool(static_topics) or refuses_readers(),
+            refuses=lambda: bool(static_topics) or refuses_readers() is not None,
         )
 
     def pull(
@@ -567,6 +568,9 @@ class PullMessageProcessor:
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks before the filter, in the reference's order."""
         config = self._config
+        why = self._refuses_readers()
+        if why is not None:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, why)
         if not config.readable:
             raise Refusal(
                 ResponseCode.NO_PERMISSION,
