@@ -784,6 +784,39 @@ async def ask(broker: Broker, code: int) -> RemotingCommand:
         return await client.invoke(str(broker.address), RemotingCommand(code=code), 10.0)
 
 
+async def test_a_slave_hears_what_was_delivered_when_it_has_the_log_so_far(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made the master, it would pass by messages whose deliveries it lacks."""
+    async with make(tmp_path / "a", name_server, timerWheelEnable="true") as master:
+        ha = master.services.ha
+        codes = (
+            RequestCode.GET_ALL_CONSUMER_OFFSET,
+            RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_TIMER_CHECK_POINT,
+        )
+        async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
+            put(master, 1)
+            await until(lambda: ha.replicas.acked and equal(master, slave))
+            with monkeypatch.context() as cut:
+                cut.setattr(ha, "on_append", lambda: None)
+                cut.setattr(ha, "_push", lambda _: None)
+                put(master, 1)
+                asked = [asyncio.create_task(call(master, code, {})) for code in codes]
+                await until(lambda: len(ha._untold) == len(codes))
+            assert not any(each.done() for each in asked)
+            ha.on_append()
+            assert [each.code for each in await asyncio.gather(*asked)] == [0, 0, 0]
+            assert equal(master, slave)
+            monkeypatch.setattr(ha, "on_append", lambda: None)
+            monkeypatch.setattr(ha, "_push", lambda _: None)
+            monkeypatch.setattr(ha_service, "TOLD_WITHIN_S", 0.1)
+            put(master, 1)
+            assert [(await call(master, code, {})).code for code in codes] == [1, 1, 1]
+        await until(lambda: not ha.replicas.acked)
+        assert [(await call(master, code, {})).code for code in codes] == [0, 0, 0]
+
+
 async def test_a_slave_is_told_of_timers_and_request_modes(
     tmp_path: Path, name_server: str
 ) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker.ha_connection import Replica
-from oberth.broker.ha_service import REQUEST_TIMEOUT_S, Finish, HAService
+from oberth.broker.ha_service import REQUEST_TIMEOUT_S, TOLD_WITHIN_S, Finish, HAService
 from oberth.broker.role import ChangeRefusedError, Role
 from oberth.broker.sync_set import SyncSet
 from oberth.errors import ConfigFormatError, OberthError, RemoteProtocolError, RemotingError
@@ -53,8 +53,6 @@ ASK_AGAIN_MS: Final = 500
 """Between two questions for another sync set."""
 SETTLE_MAX_S: Final = 1.0
 """How long a master that stops waits for the replicas to have what it took."""
-TOLD_WITHIN_S: Final = 2.0
-"""How long replicas may take to have what a table counts; they wait for it for three seconds."""
 
 
 class SyncSetTable(ReplicaTable):

@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oberth.broker.ha_connection import HAConnection, MasterLink, Replica
 from oberth.errors import OberthError, RemoteProtocolError, StoreError
@@ -24,6 +24,8 @@ from oberth.formats.message import stated_size
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
 from oberth.formats.options import Line
 from oberth.remoting.aio.address import parse_address
+from oberth.remoting.code import ResponseCode
+from oberth.remoting.command import create_response
 from oberth.remoting.first_bytes import AddressSet
 from oberth.store.messages import PutMessageStatus
 from oberth.store.replication import (
@@ -62,6 +64,9 @@ IDLE_POLL_S: Final = 0.02
 UNSURE_MAX_S: Final = 10.0
 """How long a slave that has just started refuses readers, if it cannot learn from the master that
 is said to be there whether its log is that master's."""
+TOLD_WITHIN_S: Final = 2.0
+"""How long replicas may take to have what a table counts; they wait for it for three seconds."""
+_LATE: Final = "the slave does not have the log yet up to what this counts"
 UNSENT_REPORTS_MAX: Final = 4096
 """Bytes of reports that wait for a master to read them; a later report says what these say."""
 HA_ALLOWED_OPTION: Final = "haAllowedAddresses"
@@ -71,6 +76,16 @@ CONNECTIONS_MAX: Final = 64
 """Connections on the HA port. One more takes the place of the oldest that has not reported."""
 
 Finish = Callable[[PutMessageStatus], None]
+
+
+class _Untold(NamedTuple):
+    """A response for a slave that has the log up to ``end``, and until when (loop time)."""
+
+    end: int
+    until_s: float
+    channel: Channel
+    request: RemotingCommand
+    response: RemotingCommand
 
 
 class HAService:
@@ -126,6 +141,7 @@ class HAService:
         self._link = MasterLink()
         self._followed: HAConnection | None = None
         self._served: dict[Replica, None] = {}  # in the order of their coming
+        self._untold: list[_Untold] = []
         self.master_ha_address = store_config.ha_master_address
         """Where the master's HA port is, "" while nobody has said so; for slaves."""
         self._server: asyncio.Server | None = None
@@ -272,10 +288,39 @@ class HAService:
         """A response that says what was delivered, or handed out: now, or None and it follows.
 
         What was delivered is in the log. A replica that is told and lacks that part of the log
-        passes by those messages if it becomes the master.
+        passes by those messages if it becomes the master. So a slave that follows is told when it
+        has the log so far, and refused if that takes long.
         """
-        del channel, request
-        return response
+        untold = _Untold(
+            self._store.max_phy_offset,
+            asyncio.get_running_loop().time() + TOLD_WITHIN_S,
+            channel,
+            request,
+            response,
+        )
+        if not self._lags(untold):
+            return response
+        self._untold.append(untold)
+        return None
+
+    def _lags(self, untold: _Untold) -> bool:
+        """Whether a slave at an address is not as far as what it asked for."""
+        host, acked = untold.channel.remote[0], self.replicas.acked
+        return any(
+            acked.get(each, untold.end) < untold.end and each.address.rpartition(":")[0] == host
+            for each in self._served
+        )
+
+    def _tell(self, now_s: float) -> None:
+        untold, self._untold = self._untold, []
+        for each in untold:
+            if not self._lags(each):
+                each.channel.reply(each.request, each.response)
+            elif now_s < each.until_s:
+                self._untold.append(each)
+            else:
+                late = create_response(each.request, ResponseCode.SYSTEM_ERROR, _LATE)
+                each.channel.reply(each.request, late)
 
     def to_body(self) -> dict[str, Any]:
         """What GET_BROKER_HA_STATUS shows. RocketMQ: HARuntimeInfo."""
@@ -330,6 +375,8 @@ class HAService:
             done(status)
         for each in self._served:
             each.rate(now_s)
+        if self._untold:
+            self._tell(now_s)
 
     # The master's side
 
@@ -399,6 +446,8 @@ class HAService:
             done(status)
         if satisfied and self.busy_poll is not None:
             self.busy_poll.answered()
+        if self._untold:
+            self._tell(asyncio.get_running_loop().time())
         if replica.sender.has_news:
             self.on_append()
 
