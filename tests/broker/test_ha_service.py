@@ -804,6 +804,8 @@ async def test_a_slave_hears_what_was_delivered_when_it_has_the_log_so_far(
                 put(master, 1)
                 asked = [asyncio.create_task(call(master, code, {})) for code in codes]
                 await until(lambda: len(ha._untold) == len(codes))
+                cut.setattr(ha_service, "UNTOLD_BYTES_MAX", 1)
+                assert (await call(master, codes[0], {})).code == 1  # and not after two seconds
             assert not any(each.done() for each in asked)
             ha.on_append()
             assert [each.code for each in await asyncio.gather(*asked)] == [0, 0, 0]
@@ -815,6 +817,7 @@ async def test_a_slave_hears_what_was_delivered_when_it_has_the_log_so_far(
             assert [(await call(master, code, {})).code for code in codes] == [1, 1, 1]
         await until(lambda: not ha.replicas.acked)
         assert [(await call(master, code, {})).code for code in codes] == [0, 0, 0]
+        assert ha._untold_bytes == 0
 
 
 async def test_a_slave_is_told_of_timers_and_request_modes(

@@ -250,8 +250,12 @@ class ControlledHAService(HAService):
         end = self._store.max_phy_offset
         if not self._is_waiting or self._table.has(end, 0):
             return response
+        if not self._keep(response):
+            late = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+            return create_response(request, ResponseCode.SYSTEM_ERROR, late.name)
 
         def done(status: PutMessageStatus) -> None:
+            self._kept(response)
             refused = create_response(request, ResponseCode.SYSTEM_ERROR, status.name)
             channel.reply(request, response if status is PutMessageStatus.PUT_OK else refused)
 

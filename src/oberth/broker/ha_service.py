@@ -66,6 +66,8 @@ UNSURE_MAX_S: Final = 10.0
 is said to be there whether its log is that master's."""
 TOLD_WITHIN_S: Final = 2.0
 """How long replicas may take to have what a table counts; they wait for it for three seconds."""
+UNTOLD_BYTES_MAX: Final = 16 << 20
+"""Of responses that are kept for that time, or one if it is longer; more are refused at once."""
 _LATE: Final = "the slave does not have the log yet up to what this counts"
 UNSENT_REPORTS_MAX: Final = 4096
 """Bytes of reports that wait for a master to read them; a later report says what these say."""
@@ -142,6 +144,7 @@ class HAService:
         self._followed: HAConnection | None = None
         self._served: dict[Replica, None] = {}  # in the order of their coming
         self._untold: list[_Untold] = []
+        self._untold_bytes = 0  # of responses that are kept
         self.master_ha_address = store_config.ha_master_address
         """Where the master's HA port is, "" while nobody has said so; for slaves."""
         self._server: asyncio.Server | None = None
@@ -300,8 +303,21 @@ class HAService:
         )
         if not self._lags(untold):
             return response
+        if not self._keep(response):
+            return create_response(request, ResponseCode.SYSTEM_ERROR, _LATE)
         self._untold.append(untold)
         return None
+
+    def _keep(self, response: RemotingCommand) -> bool:
+        """Whether there is room to keep a response; `_kept` gives it back."""
+        size = len(response.body)
+        if self._untold_bytes and self._untold_bytes + size > UNTOLD_BYTES_MAX:
+            return False
+        self._untold_bytes += size
+        return True
+
+    def _kept(self, response: RemotingCommand) -> None:
+        self._untold_bytes -= len(response.body)
 
     def _lags(self, untold: _Untold) -> bool:
         """Whether a slave at an address is not as far as what it asked for."""
@@ -314,13 +330,13 @@ class HAService:
     def _tell(self, now_s: float) -> None:
         untold, self._untold = self._untold, []
         for each in untold:
-            if not self._lags(each):
-                each.channel.reply(each.request, each.response)
-            elif now_s < each.until_s:
+            is_late = self._lags(each)
+            if is_late and now_s < each.until_s:
                 self._untold.append(each)
-            else:
-                late = create_response(each.request, ResponseCode.SYSTEM_ERROR, _LATE)
-                each.channel.reply(each.request, late)
+                continue
+            self._kept(each.response)
+            late = create_response(each.request, ResponseCode.SYSTEM_ERROR, _LATE)
+            each.channel.reply(each.request, late if is_late else each.response)
 
     def to_body(self) -> dict[str, Any]:
         """What GET_BROKER_HA_STATUS shows. RocketMQ: HARuntimeInfo."""
