@@ -69,6 +69,7 @@ def served(config: ConsoleConfig) -> Iterator[str]:
 def problems(window: Window, paths: Sequence[str], scheme: str, width: int) -> dict[str, list[str]]:
     """By page what is wrong with it."""
     found = {}
+    window.leave()
     window.media(scheme, width, 900)
     try:
         for path in paths:

@@ -69,6 +69,10 @@ class Window:
         """Goes to a page of the console."""
         self.until(lambda: [self.driver.get(self.base + path)])
 
+    def leave(self) -> None:
+        """Goes to an empty page: the one before asks its console again, which may be gone."""
+        self.until(lambda: [self.driver.get("about:blank")])
+
     def text(self) -> str:
         """What a reader sees of the page."""
         return str(self.run("return document.querySelector('main').innerText"))
