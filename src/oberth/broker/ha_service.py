@@ -171,10 +171,13 @@ class HAService:
         if self.parted_at is not None:
             return f"this slave's log is another than its master's from offset {self.parted_at} on"
         if self._sure_at and self._knows_master and not self.acts:
-            if asyncio.get_running_loop().time() < self._sure_at:
+            if self._now_s() < self._sure_at:
                 return "this slave does not know yet whether its log is its master's"
             self._sure_at = 0.0
         return None
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def _knows_master(self) -> bool:
@@ -192,7 +195,7 @@ class HAService:
     def before_readers(self) -> None:
         """The store is loaded, and the broker is about to serve."""
         if self.is_slave and self._may_have_been_alone():
-            self._sure_at = asyncio.get_running_loop().time() + UNSURE_MAX_S
+            self._sure_at = self._now_s() + UNSURE_MAX_S
 
     async def start(self, port: int) -> None:
         """Listen as a master, or follow a master.
