@@ -9,10 +9,11 @@ import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from oberth.__main__ import main as command
@@ -20,7 +21,7 @@ from oberth.broker.broker_config import DEFAULT_PORT as BROKER_PORT
 from oberth.cli.hints import hint_for, listener_on, missing_extra, package_of, taken_port
 from oberth.cli.main import main, oberth
 from oberth.cli.serve import PORTS
-from oberth.cli.spark_options import spark_message
+from oberth.cli.spark_options import spark_message, stop_query
 from oberth.controller.controller_config import DEFAULT_PORT as CONTROLLER_PORT
 from oberth.errors import (
     MQBrokerError,
@@ -259,3 +260,19 @@ def test_a_setting_of_the_environment_is_named(run: Run, monkeypatch: pytest.Mon
 def test_words_of_an_error_of_spark(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
     monkeypatch.setattr(PySparkException, "getMessage", lambda self: text)
     assert spark_message(PySparkException(text)) == said
+
+
+def test_a_query_is_stopped_although_ctrl_c_broke_off_a_call() -> None:
+    """py4j's next call then found its connection closed, once in a while."""
+
+    class Query:
+        calls = 0
+
+        def stop(self) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                raise Py4JNetworkError("Answer from Java side is empty")
+
+    query = Query()
+    stop_query(cast("Any", query))
+    assert query.calls == 2

@@ -18,6 +18,7 @@ from oberth.cli.spark_options import (
     session,
     spark_options,
     spark_tasks,
+    stop_query,
 )
 from oberth.cli.store_options import read_entries
 from oberth.cli.store_reports import show_rebuilt
@@ -110,5 +111,5 @@ def _follow(
                 if progress is not None and as_json:
                     write_json_line({"batch": progress.batchId, "records": progress.numInputRows})
         except KeyboardInterrupt:
-            query.stop()
+            stop_query(query)
             say("stopped; the next --follow goes on from here")

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from oberth.errors import OberthError, SparkUnavailableError
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from oberth.spark.connection import Connection
     from oberth.spark.pipelines.tasks import OnSpark
@@ -250,6 +251,20 @@ def session(
             yield started
     finally:
         started.stop()
+
+
+def stop_query(query: StreamingQuery) -> None:
+    """Stop a query after Ctrl-C.
+
+    That may have broken off a call while py4j was sending it, and the next one may find its new
+    connection closed. Then it is asked once more.
+    """
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError):
+        query.stop()
+        return
+    query.stop()
 
 
 @contextmanager
