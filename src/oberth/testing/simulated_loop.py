@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import contextvars
 import errno
+import os
 import random
 import selectors
 import threading
@@ -36,6 +37,8 @@ STEP_S: Final = 1e-5
 
 EPOCH_S: Final = 1_700_000_000.0
 """The wall clock when a simulation begins."""
+
+SIMULATED_PID: Final = 4711
 
 HIGH_WATER: Final = 256 * 1024
 """Bytes on their way above which a transport asks its protocol to pause."""
@@ -591,6 +594,9 @@ def simulated(seed: int) -> Iterator[SimulatedLoop]:
         ),
         (stage, "ThreadPoolExecutor", _InlineExecutor),
         (random, "SystemRandom", Chance),
+        # Ids of clients and messages have them, and how long a checksum's number is follows.
+        (os, "getpid", lambda: SIMULATED_PID),
+        (os, "urandom", random.Random(seed).randbytes),
     ]
     for name, clock in (
         ("time_ns", lambda: int((EPOCH_S + loop.time()) * 1e9)),
