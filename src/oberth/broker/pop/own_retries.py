@@ -16,6 +16,8 @@ from oberth.formats.message import properties_at
 from oberth.formats.names import pop_retry_topic
 
 JUDGED_MAX: Final = 1000
+"""Records that one read looks at; the next pop goes on behind them."""
+
 _ORIGIN_GROUP: Final = p.ORIGIN_GROUP.encode()
 _RETRY_TOPIC: Final = p.RETRY_TOPIC.encode()
 
