@@ -156,6 +156,7 @@ def test_acknowledged_survives_kills(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # each life waits two minutes for what the one before had in work
 @pytest.mark.skipif(not FULL, reason="minutes: what a dead client had in work comes again late")
 def test_clients_that_are_killed(tmp_path: Path) -> None:
     """SIGKILL of producers and consumers: their successors get what is missing, in order.
