@@ -164,11 +164,12 @@ def append_after_stale(
             kill: the next append erases them.
         StoreFullError: the disk is full.
     """
-    end = segment.wrote_position + sum(map(len, parts))
     try:
-        erase_stale(log, segment, end)
+        if log.erase_to:
+            erase_stale(log, segment, segment.wrote_position + sum(map(len, parts)))
         segment.append(*parts)
     except (OSError, StoreFullError):
+        end = segment.wrote_position + sum(map(len, parts))
         if segment.is_reserved(end):
             log.erase_to = max(log.erase_to, segment.start_offset + end)
         raise
