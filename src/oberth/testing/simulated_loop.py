@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import contextvars
 import errno
+import itertools
 import os
 import random
 import selectors
@@ -74,6 +75,17 @@ class Machine:
 def _guarded(machine: Machine, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     if machine.is_alive:
         callback(*arguments)
+
+
+class _Task(asyncio.Task[Any]):
+    """Tasks in a set have an order that their numbers give, not their addresses."""
+
+    def __init__(self, number: int, *arguments: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(*arguments, **options)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class _Selector(selectors.BaseSelector):
@@ -350,6 +362,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._pinned: list[object] = []
         self.errors: list[str] = []
         self.set_exception_handler(self._note_error)
+        numbers = itertools.count()
+        self.set_task_factory(
+            lambda loop, work, **options: _Task(next(numbers), work, loop=loop, **options)
+        )
 
     def _note_error(self, loop: object, context: Mapping[str, Any]) -> None:
         del loop
@@ -572,7 +588,10 @@ def simulated(seed: int) -> Iterator[SimulatedLoop]:
     """A loop, while time, chance and threads of this process are the simulation's."""
     import time  # noqa: PLC0415 - only the simulation patches them
 
-    from oberth.remoting.aio import stage  # noqa: PLC0415 - only the simulation patches them
+    from oberth.remoting.aio import (  # noqa: PLC0415 - only the simulation patches them
+        busy_poll,
+        stage,
+    )
     from oberth.store import index_service  # noqa: PLC0415 - only the simulation patches them
 
     loop = SimulatedLoop(seed)
@@ -593,6 +612,8 @@ def simulated(seed: int) -> Iterator[SimulatedLoop]:
             mock.Mock(wraps=threading, Thread=_InlineThread),
         ),
         (stage, "ThreadPoolExecutor", _InlineExecutor),
+        # A loop that stays awake counts the turns that the machine's own clock leaves it.
+        (busy_poll, "usable_cpus", lambda: 1.0),
         (random, "SystemRandom", Chance),
         # Ids of clients and messages have them, and how long a checksum's number is follows.
         (os, "getpid", lambda: SIMULATED_PID),

@@ -144,7 +144,7 @@ class RemotingServer(Listener):
         self._data_taker = data_taker
         self.processors = processors
         self.options = options or ServerOptions()
-        self.channels: set[Channel] = set()
+        self.channels: dict[Channel, None] = {}  # in the order of their coming
         self._budget: PeerBudget[Channel] = PeerBudget(
             self.options.unfinished_bytes_max, lambda each: each.received_bytes, "unfinished frames"
         )
@@ -216,7 +216,7 @@ class RemotingServer(Listener):
             _LOG.warning("%s was disconnected: %s", channel, why)
             channel.abort()
             return
-        self.channels.add(channel)
+        self.channels[channel] = None
         if self._opened is not None:
             self._opened(channel)
 
@@ -330,7 +330,7 @@ class RemotingServer(Listener):
         """Called by a channel."""
         if channel not in self.channels:
             return
-        self.channels.discard(channel)
+        del self.channels[channel]
         if channel is self._last:
             self._last = None
         if error is not None:
