@@ -28,7 +28,7 @@ from oberth.remoting.command import RemotingCommand
 from oberth.store.messages import MessageExtBrokerInner
 
 BOUND_S = 100
-PULL, POP, SERVICE_NOT_AVAILABLE = 11, 200_050, 14
+PULL, POP, NOTIFICATION, SERVICE_NOT_AVAILABLE = 11, 200_050, 200_054, 14
 READ_WRITE = 6
 
 
@@ -163,16 +163,20 @@ async def test_who_waits_at_a_slave_that_parts_is_refused(
         waits = asyncio.create_task(pulled(slave, 50, 6, 60_000))
         fields = {
             "consumerGroup": "G", "topic": "T", "queueId": "0", "maxMsgNums": "1",
-            "invisibleTime": "60000", "pollTime": "60000", "bornTime": "0", "initMode": "1",
+            "invisibleTime": "60000", "pollTime": "60000", "initMode": "1",
+            "bornTime": str(slave.parts.now_ms()),
         }  # fmt: skip
         slave.parts.offsets.commit("G", "T", 0, 50, 0)
-        request = RemotingCommand(code=POP, ext_fields=fields)
-        pops = asyncio.create_task(client.invoke(str(slave.address), request, BOUND_S))
-        await until(lambda: len(slave.parts.hold) and len(slave.services.pop.polling))
+        asked = [RemotingCommand(code=code, ext_fields=fields) for code in (POP, NOTIFICATION)]
+        pops, notes = (
+            asyncio.create_task(client.invoke(str(slave.address), each, BOUND_S)) for each in asked
+        )
+        pop = slave.services.pop
+        await until(lambda: len(slave.parts.hold) and len(pop.polling) and len(pop.notifying))
         slave.parts.store.commit_log.append([MessageExtBrokerInner.of("T", b"of another history")])
         slave.services.ha.part(end(slave))
         slave.services.dispatching.soon()
-        for refused in await asyncio.gather(waits, pops):
+        for refused in await asyncio.gather(waits, pops, notes):
             assert refused.code == SERVICE_NOT_AVAILABLE
             assert f"from offset {slave.services.ha.parted_at} on" in str(refused.remark)
 

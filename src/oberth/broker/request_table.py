@@ -17,7 +17,9 @@ from oberth.remoting.bodies.admin import (
     MAPPING_SIZE_MAX,
 )
 from oberth.remoting.code import RequestCode as Code
+from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import FRAME_SIZE_MAX
+from oberth.remoting.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +57,53 @@ FAST_PORT_EXCLUDED: Final = (
     Code.POLLING_INFO,
 )
 """Codes that the fast port does not serve."""
+
+HELD_READS: Final = (
+    Code.PULL_MESSAGE,
+    Code.LITE_PULL_MESSAGE,
+    Code.POP_MESSAGE,
+    Code.PEEK_MESSAGE,
+    Code.POP_LITE_MESSAGE,
+    Code.NOTIFICATION,
+)
+"""Codes whose processors ask `HAService.refuses_readers` themselves, each time a request that waits
+or whose messages had to be brought in is served again."""
+
+SHOWS_LOG: Final = frozenset(
+    {
+        # messages
+        Code.QUERY_MESSAGE,
+        Code.VIEW_MESSAGE_BY_ID,
+        Code.CONSUME_MESSAGE_DIRECTLY,
+        # units and ends of queues, and the times of messages there
+        Code.QUERY_CONSUME_QUEUE,
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.GET_EARLIEST_MSG_STORETIME,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_TOPIC_STATS_INFO,
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        Code.OBERTH_GET_RETENTION,
+        Code.OBERTH_PURGE_TOPIC,
+        Code.GET_LITE_TOPIC_INFO,
+        Code.GET_LITE_GROUP_INFO,
+        # how far somebody is in the log: a group, a delay level, the timer
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.GET_CONSUME_STATS,
+        Code.GET_BROKER_CONSUME_STATS,
+        Code.QUERY_CONSUME_TIME_SPAN,
+        Code.QUERY_CORRECTION_OFFSET,
+        Code.GET_ALL_CONSUMER_OFFSET,
+        Code.GET_ALL_DELAY_OFFSET,
+        Code.GET_TIMER_CHECK_POINT,
+        Code.GET_TIMER_METRICS,
+    }
+)
+"""Codes whose answers say what is in the log, besides those of `HELD_READS`.
+
+A slave that may have to cut the end of its log answers none of them: whoever went on from an
+offset there would pass by the messages that other replicas have in that place.
+"""
 
 
 class Burst(NamedTuple):
@@ -243,6 +292,11 @@ def rows(of: Processors) -> Iterator[Row]:
 
 def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> None:
     """Fill a table, and make the stages that its rows name."""
+
+    def refuse() -> Refusal | None:
+        why = of.refuses_readers()
+        return None if why is None else Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, why)
+
     wait_ms = config.wait_time_ms_in_admin_queue if config.broker_fast_failure_enable else None
     stages = {
         QUERY: Stage(QUERY, threads=2, queue_max=20_000, wait_ms_max=wait_ms),
@@ -251,6 +305,7 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
         RELAY: Stage(RELAY, tasks=64),
     }
     for row in rows(of):
+        reject = refuse if SHOWS_LOG.issuperset(row.codes) else None
         match row:
             case Burst():
                 table.burst(
@@ -260,15 +315,26 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
                 table.timed(row.codes, row.handler, body_size_max=row.body_size_max)
             case Sync():
                 stage = stages[row.stage] if row.stage else None
-                table.sync(row.codes, row.handler, stage=stage, body_size_max=row.body_size_max)
+                table.sync(
+                    row.codes,
+                    row.handler,
+                    stage=stage,
+                    reject=reject,
+                    body_size_max=row.body_size_max,
+                )
             case Sliced():
                 table.sliced(
-                    row.codes, row.handler, at_once=row.at_once, body_size_max=row.body_size_max
+                    row.codes,
+                    row.handler,
+                    at_once=row.at_once,
+                    reject=reject,
+                    body_size_max=row.body_size_max,
                 )
             case Async():
                 table.async_(
                     row.codes,
                     row.handler,
                     stage=stages[row.stage],
+                    reject=reject,
                     body_size_max=row.body_size_max,
                 )

@@ -126,7 +126,7 @@ class Processors:
             dispatch_now=services.dispatching.now,
             start_task=services.tasks.start,
             follows_master=lambda: services.ha.follows_master,
-            refuses_readers=self._refuses_readers,
+            refuses_readers=self.refuses_readers,
         )
         self.query = QueryMessageProcessor(
             store_config=parts.store_config,
@@ -155,7 +155,7 @@ class Processors:
             dispatch_now=services.dispatching.now,
             old_messages=services.old_messages,
             service=services.pop,
-            refuses_readers=self._refuses_readers,
+            refuses_readers=self.refuses_readers,
         )
         self.lite_pops = PopLiteMessageProcessor(
             config=parts.config,
@@ -170,7 +170,7 @@ class Processors:
             now_ms=parts.now_ms,
             dispatch_now=services.dispatching.now,
             lite=services.lite,
-            refuses_readers=self._refuses_readers,
+            refuses_readers=self.refuses_readers,
         )
         self.acks = AckMessageProcessor(
             config=parts.config,
@@ -336,7 +336,7 @@ class Processors:
             services.access,
         )
 
-    def _refuses_readers(self) -> str | None:
+    def refuses_readers(self) -> str | None:
         """Why nobody may read now: a slave whose log may not be its master's."""
         return self._ha.refuses_readers
 

@@ -12,7 +12,7 @@ import random
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 
 import pytest
 from tests.rigs.silent import silent_address
@@ -44,6 +44,7 @@ from oberth.remoting.command import (
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.first_bytes import PROXY_V2_SIGNATURE, TrustedProxies
 from oberth.remoting.headers.pull import GetMaxOffsetRequestHeader
+from oberth.remoting.refusal import Refusal
 
 StartServer = Callable[..., Awaitable[RemotingServer]]
 StartClient = Callable[..., RemotingClient]
@@ -448,6 +449,26 @@ async def test_processor_that_rejects(start_server: StartServer, start_client: S
     assert response.code == ResponseCode.SYSTEM_BUSY
     assert (response.remark or "").startswith("[REJECTREQUEST]system busy")
     assert "page cache busy for 1203 ms" in (response.remark or "")
+
+
+async def test_a_rejection_has_its_own_code(
+    start_server: StartServer, start_client: StartClient
+) -> None:
+    def echo_in_slices(
+        channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand | None]:
+        yield
+        return echo(channel, request)
+
+    table = ProcessorTable()
+    refusal = Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "not yet", {"since": "7"})
+    reasons: list[Refusal | None] = [refusal, None]
+    table.sliced([ECHO], echo_in_slices, reject=lambda: reasons.pop(0))
+    server = await start_server(table)
+    client = start_client()
+    refused = await client.invoke(str(server.address), RemotingCommand(code=ECHO))
+    assert (refused.code, refused.remark, refused.fields) == (14, "not yet", {"since": "7"})
+    assert (await client.invoke(str(server.address), RemotingCommand(code=ECHO))).code == 0
 
 
 async def test_threads_serve_at_once_and_reply_in_one_go(

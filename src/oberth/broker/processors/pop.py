@@ -724,6 +724,9 @@ class PopMessageProcessor:
         """200054: whether there is anything to pop, now or within the poll time."""
         header = request.header(NotificationRequestHeader)
         now_ms = self._now_ms()
+        why = self._refuses_readers()
+        if why is not None:
+            return create_response(request, ResponseCode.SERVICE_NOT_AVAILABLE, why, ext_fields={})
         if not self._config.readable:
             return create_response(
                 request,

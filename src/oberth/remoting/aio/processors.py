@@ -20,7 +20,7 @@ What a requester hears when it is not served (RocketMQ: ``NettyRemotingAbstract`
 ``BrokerFastFailure``):
 
     code not known                       3     request type N not supported
-    the processor refuses                2     [REJECTREQUEST]... and why
+    the processor refuses                2     [REJECTREQUEST]... and why, or its `Refusal`
     the stage's queue is full            2     [OVERLOAD]... stage, how long its head has waited
     it waited too long in the queue      2     [TIMEOUT_CLEAN_QUEUE]... stage, how long, allowed
     the handler raised                   1     the exception
@@ -53,6 +53,7 @@ from oberth.remoting.aio.stage import (
 )
 from oberth.remoting.code import MQVersion, ResponseCode
 from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
+from oberth.remoting.refusal import Refusal
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ SlicedHandler: TypeAlias = Callable[
 ]
 AtOnce: TypeAlias = Callable[[Channel, RemotingCommand], bool]
 """Answers a request, where that is quickly done; False: it has done nothing."""
-Reject: TypeAlias = Callable[[], str | None]
-"""Gives the reason why a processor takes no requests now, or None."""
+Reject: TypeAlias = Callable[[], str | Refusal | None]
+"""Gives the reason why a processor takes no requests now, or None. Called on the loop."""
 
 
 SERVER_BODY_SIZE_MAX: Final = 16 * 1024
@@ -337,6 +338,7 @@ class ProcessorTable:
         handler: SlicedHandler,
         *,
         at_once: AtOnce | None = None,
+        reject: Reject | None = None,
         body_size_max: int | None = None,
     ) -> None:
         """Serve ``codes`` with a generator function, on the loop, some milliseconds a slice.
@@ -344,7 +346,8 @@ class ProcessorTable:
         What comes after it on its connection may be served before it is done. Where nothing of
         the connection is worked on in slices, ``at_once`` is asked first.
         """
-        self._register(codes, Processor(_Kind.SLICED, handler, None, None, at_once), body_size_max)
+        processor = Processor(_Kind.SLICED, handler, None, reject, at_once)
+        self._register(codes, processor, body_size_max)
 
     def async_(
         self,
@@ -579,9 +582,11 @@ class ProcessorTable:
         why = None if processor.reject is None else processor.reject()
         if why is None:
             return False
-        remark = f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
+        if not isinstance(why, Refusal):
+            remark = f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
+            why = Refusal(ResponseCode.SYSTEM_BUSY, remark)
         for channel, request in zip(channels, run, strict=False):
-            channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
+            channel.reply(request, why.answer(request))
         return True
 
     def within_limits(
