@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import Clock, Peer
+from tests.broker.conftest import Clock, MakeLive, Peer
 from tests.broker.power_cuts import Images, wall_ms
 from tests.rigs.campaigns import some
 
@@ -15,7 +15,7 @@ from oberth.formats.message import decode_record
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
-from oberth.store.messages import PutMessageStatus
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
 pytestmark = pytest.mark.crash
 
@@ -156,3 +156,24 @@ async def test_an_end_is_answered_when_the_disk_has_it(make_live: Any) -> None:
     assert (await end(live.peer, halves[3])).code == 0
     assert op_offset() == 2  # one for each burst
     assert [m.body for m in await live.peer.read("T", 1)] == [b"1", b"2", b"4"]
+
+
+async def test_an_end_that_did_not_get_into_the_log_is_no_success(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live(flushDiskType="SYNC_FLUSH")
+    half = await send_half(live.peer, b"1")
+    store = live.broker.parts.store
+    append = store.append_messages
+
+    def refuse_ends(messages: list[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        if messages[0].topic == OP_TOPIC:
+            return [PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)]
+        return append(messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "append_messages", refuse_ends)
+        assert (await end(live.peer, half, ROLLBACK)).code == 1
+    assert (await end(live.peer, half, ROLLBACK)).code == 0
+    store.dispatch_nowait()
+    assert store.max_offset_in_queue(OP_TOPIC, 0) == 1

@@ -26,8 +26,11 @@ from oberth.broker import ha_service
 from oberth.broker.broker import Broker
 from oberth.broker.ha_connection import HAConnection
 from oberth.broker.ha_service import CONNECTIONS_MAX
+from oberth.broker.recall_handle import RecallHandle
 from oberth.cli.main import oberth
 from oberth.errors import OptionError, RemoteProtocolError, StoreFullError
+from oberth.formats import names
+from oberth.formats.message_id import offset_message_id
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
 from oberth.remoting.aio.busy_poll import BusyPoll
 from oberth.remoting.aio.client import RemotingClient
@@ -334,6 +337,55 @@ async def test_what_a_consumer_sends_back_waits_for_replicas(
         answer = await call(master, 36, back)
         assert (answer.code, answer.remark) == (1, "IN_SYNC_REPLICAS_NOT_ENOUGH")
         assert master.parts.store.max_phy_offset == end
+
+
+async def test_a_recall_and_a_check_anew_are_answered_as_a_send_is(
+    tmp_path: Path, name_server: str
+) -> None:
+    """Each appends a message of its own, and promises what that message does.
+
+    The other processors that append beside sends promise less, or look at the status already: a
+    reply (324) goes to who asked, and its copy is no more than that; what is acknowledged, or put
+    off, of POP comes twice if it is lost (200051, 200053, 200151); what is sent back (36) and the
+    end of a transaction (37) have tests of their own; timers, delays, checks and revivals append
+    for nobody who waits, and try again.
+    """
+    options = {
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "slaveTimeout": "200",
+        "flushDiskType": "SYNC_FLUSH",
+        "timerWheelEnable": "true",
+        "recallMessageEnable": "true",
+    }
+
+    async def answers(master: Broker) -> set[tuple[int, str | None]]:
+        """Code and remark of a send, a recall, and a request to ask about a half again."""
+        parts = master.parts
+        deliver_ms = parts.now_ms() + 60_000
+        handle = RecallHandle("t", parts.config.broker_name, deliver_ms, "K").encode()
+        again = [
+            await send(master),
+            await call(master, 370, {"topic": "t", "recallHandle": handle}),
+            await call(master, 323, {"msgId": half_id}),
+        ]
+        return {(each.code, each.remark) for each in again}
+
+    async with make(tmp_path / "a", name_server, **options) as master:
+        store = master.parts.store
+        master.parts.topics.create_internal("t", 1)
+        half = MessageExtBrokerInner(names.TRANS_HALF_TOPIC, b"x", wait_store_ok=False)
+        (result,) = store.append_messages([half])
+        half_id = offset_message_id(half.store_host, result.commit_log_offset)
+        await until(lambda: store.find_message(result.commit_log_offset) is not None)
+        assert await answers(master) == {(ResponseCode.FLUSH_SLAVE_TIMEOUT, None)}
+        async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
+            await until(lambda: equal(master, slave))
+            await until(lambda: len(master.services.ha.replicas) == 1)
+            master.parts.store_config.slave_timeout_ms = 10_000
+            assert await answers(master) == {(ResponseCode.SUCCESS, None)}
+            store.flush_service.is_broken = True  # as a sync leaves it that fails
+            assert await answers(master) == {(ResponseCode.FLUSH_DISK_TIMEOUT, None)}
 
 
 async def send(master: Broker) -> RemotingCommand:

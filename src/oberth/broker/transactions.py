@@ -249,13 +249,16 @@ class Transactions:
             if self._parked:
                 self.ask_returned()
 
-    def flush(self) -> None:
-        """Write op offsets now, however long they have waited; the disk may not have them yet."""
-        body = self._batch.take()
-        if body is not None:
-            self._write_op(body)
+    def flush(self) -> bool:
+        """Write op offsets now, however long they have waited; the disk may not have them yet.
 
-    def _write_op(self, body: bytes) -> None:
+        Returns:
+            Whether the log has them; else they are written later.
+        """
+        body = self._batch.take()
+        return body is None or self._write_op(body)
+
+    def _write_op(self, body: bytes) -> bool:
         now_ms = self._clock_ms()
         host = self._store_host()
         message = MessageExtBrokerInner(
@@ -277,6 +280,7 @@ class Transactions:
             )
             for offset in parse_op_body(body):
                 self._batch.add(offset, now_ms)
+        return result.ok
 
     # The check
 
@@ -598,13 +602,13 @@ class Transactions:
             return
         self._notify(record, half.properties.get(p.PRODUCER_GROUP, ""))
 
-    def resume_check(self, half: MessageExt) -> bool:
+    def resume_check(self, half: MessageExt) -> PutMessageResult:
         """323: put a half, or one that was given up, back with its checks starting anew."""
         properties = half.properties
         properties[p.TRANSACTION_CHECK_TIMES] = "0"
         message = _half_again(half, properties, self._store_host())
         (result,) = self._store.append_messages([message])
-        return result.ok
+        return result
 
 
 def _integer(text: str | None) -> int | None:

@@ -200,7 +200,11 @@ class EndTransactionProcessor:
                 responses[number] = None
         if not waiting:
             return
-        self._transactions.flush()
+        if not self._transactions.flush():
+            remark = "the end of the transaction could not be written"
+            for channel, request in waiting:
+                channel.reply(request, create_response(request, ResponseCode.SYSTEM_ERROR, remark))
+            return
 
         def answer(status: PutMessageStatus) -> None:
             outcome = put_outcome(status, body_max=self._store_config.max_message_size)
@@ -226,9 +230,8 @@ class EndTransactionProcessor:
             return "The transaction state table offset wrong"
         return None
 
-    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """323: check a half message again, or one that was given up."""
-        del channel
+    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """323: check a half message again, or one that was given up; answered as a send is."""
         header = request.header(ResumeCheckHalfMessageRequestHeader)
         try:
             offset = decode_offset_message_id(header.msg_id or "").commit_log_offset
@@ -242,9 +245,18 @@ class EndTransactionProcessor:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, f"no half message at offset {offset}"
             )
-        if not self._transactions.resume_check(half):
+        result = self._transactions.resume_check(half)
+        if not result.ok:
             return create_response(
                 request, ResponseCode.SYSTEM_ERROR, "Put message back to half topic failed"
             )
         self._dispatching.soon()
-        return create_response(request, ResponseCode.SUCCESS)
+        if not self._dispatching.waits_for_disk:
+            return create_response(request, ResponseCode.SUCCESS)
+
+        def answer(status: PutMessageStatus) -> None:
+            outcome = put_outcome(status, body_max=self._store_config.max_message_size)
+            channel.reply(request, create_response(request, outcome.code, outcome.remark))
+
+        self._dispatching.when_durable(result.end_offset, answer)
+        return None

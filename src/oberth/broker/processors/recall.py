@@ -2,7 +2,8 @@
 
 A recalled message stays in the wheel; a further message in the same slot says that it is not to be
 delivered. So recalling survives what the message itself survives, and comes too late once the
-message's second is over.
+message's second is over. It is answered as the send of that further message would be: RocketMQ
+calls it a success where disk or replicas have not confirmed it.
 """
 
 from __future__ import annotations
@@ -66,17 +67,14 @@ class RecallMessageProcessor:
 
         def answer(status: PutMessageStatus) -> None:
             outcome = put_outcome(status, body_max=self._store_config.max_message_size)
-            if not outcome.stored:
-                response = create_response(
-                    request, outcome.code, outcome.remark, ext_fields=self._region()
-                )
-            else:
-                response = create_response(
-                    request,
-                    ResponseCode.SUCCESS,
-                    header=RecallMessageResponseHeader(msg_id=handle.unique_key),
-                    ext_fields=self._region(),
-                )
+            recalled = RecallMessageResponseHeader(msg_id=handle.unique_key)
+            response = create_response(
+                request,
+                outcome.code,
+                outcome.remark,
+                header=recalled if outcome.stored else None,
+                ext_fields=self._region(),
+            )
             channel.reply(request, response)
 
         if self._dispatching.waits_for_disk and self._store.needs_wait(message, result):
