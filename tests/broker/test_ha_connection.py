@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import uvloop
+from tests.rigs.small_brokers import make, until
 
 from oberth.broker.ha_connection import (
     BULK_BYTES,
@@ -22,6 +25,9 @@ from oberth.broker.ha_connection import (
     Take,
 )
 from oberth.errors import RemoteProtocolError
+from oberth.remoting.aio.address import parse_address, peer_address
+from oberth.remoting.command import RemotingCommand
+from oberth.store.replication import REPORT
 
 BOUND_S = 100.0
 
@@ -29,8 +35,8 @@ BOUND_S = 100.0
 class Transport(asyncio.Transport):
     """Records."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, peer: tuple[str, int] | None = None) -> None:
+        super().__init__({"peername": peer})
         self.done: list[str] = []
         self.closing = False
 
@@ -51,7 +57,7 @@ class Transport(asyncio.Transport):
         self.closing = True
 
     def write(self, data: Any) -> None:
-        self.done.append(f"write {bytes(data).decode()}")
+        self.done.append(f"write {bytes(data).decode('latin-1')}")
 
 
 @pytest.fixture
@@ -261,3 +267,39 @@ def test_pieces_leave_in_order_and_only_the_last_ones_are_kept(
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(send())
     assert taken == expected
+
+
+@pytest.mark.parametrize(
+    ("peer", "written", "is_it"),
+    [
+        ("10.0.0.7", "10.0.0.7:10911", True),
+        ("::ffff:10.0.0.7", "10.0.0.7:10911", True),
+        ("fe80::1%eth0", "[fe80::1]:10911", True),
+        ("fe80::1%eth0", "fe80::1%eth0:10911", True),
+        ("2001:db8::1", "[2001:DB8:0:0:0:0:0:1]:10911", True),
+        ("10.0.0.77", "10.0.0.7:10911", False),
+        ("2001:db8::1", "[2001:db8::12]:10911", False),
+    ],
+)
+async def test_a_slave_is_known_by_its_address_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer: str, written: str, is_it: bool
+) -> None:
+    """By one on the HA port, by others where it asks for tables and at the name servers."""
+    master = make(tmp_path, "127.0.0.1:1", haAllowedAddresses="10.0.0.0/24;2001:db8::/32;fe80::/10")
+    ha = master.services.ha
+    connection = HAConnection(ha._accepted)
+    connection.connection_made(Transport((peer, 7)))
+    try:
+        await until(lambda: ha._served)
+        connection.data_received(REPORT.pack(0))
+        await until(lambda: ha.replicas.acked)
+        assert ha.is_followed_from(written) == is_it
+        monkeypatch.setattr(ha, "_store", SimpleNamespace(max_phy_offset=10))  # all of it lacks
+        request = RemotingCommand(code=43)
+        channel: Any = SimpleNamespace(remote=peer_address(parse_address(written)))
+        kept = ha.answer_behind_log(channel, request, request)
+        assert (kept is None) == is_it
+        (shown,) = ha.to_body()["haConnectionInfo"]
+        assert shown["addr"] == str(peer_address((peer, 7)))
+    finally:
+        await ha.aclose()

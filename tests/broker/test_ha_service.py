@@ -812,7 +812,9 @@ async def test_a_slave_with_tls_takes_nothing_from_a_plain_master(
         put(master, 10)
         slave = make(tmp_path / "s", name_server, brokerId="1", brokerRole="SLAVE", **keys)
         async with slave:
-            await until(lambda: "replica (" in caplog.text and "replication from" in caplog.text)
+            await until(
+                lambda: "replica 127.0.0.1" in caplog.text and "replication from" in caplog.text
+            )
             assert slave.parts.store.max_phy_offset == 0
 
 

@@ -281,10 +281,9 @@ class ActingMaster:
                 master_address=str(self._own.address),
             ),
         )
-        host = address.rpartition(":")[0]
         try:
             async with asyncio.timeout(FOLLOWED_WITHIN_S):
-                while not self._ha.is_followed_from(host):  # noqa: ASYNC110 - the HA port has no such event
+                while not self._ha.is_followed_from(address):  # noqa: ASYNC110 - the HA port has no such event
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             raise RemotingError(

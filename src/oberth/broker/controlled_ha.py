@@ -333,7 +333,7 @@ class ControlledHAService(HAService):
         body = super().to_body()
         if self.sync_set is not None:
             members = {
-                replica.address
+                str(replica.address)
                 for replica, hello in self._table.hellos.items()
                 if isinstance(replica, Replica) and hello.broker_id in self.sync_set.members
             }

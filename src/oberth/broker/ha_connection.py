@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from oberth.errors import OberthError
 
 if TYPE_CHECKING:
+    from oberth.remoting.aio.address import Address
     from oberth.store.replication import LogSender
 
 BULK_BYTES: Final = 64 << 10
@@ -233,7 +234,7 @@ class Replica:
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         sender: LogSender,
         now_s: float,
         connection: HAConnection,

@@ -23,7 +23,7 @@ from oberth.errors import OberthError, RemoteProtocolError, StoreError
 from oberth.formats.message import stated_size
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
 from oberth.formats.options import Line
-from oberth.remoting.aio.address import parse_address
+from oberth.remoting.aio.address import parse_address, peer_address
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import create_response
 from oberth.remoting.first_bytes import AddressSet
@@ -183,12 +183,10 @@ class HAService:
     def _knows_master(self) -> bool:
         return bool(self.master_ha_address)
 
-    def is_followed_from(self, host: str) -> bool:
-        """Whether a slave at an address has said how far it is."""
-        reported = self.replicas.acked
-        return any(
-            each in reported and each.address.rpartition(":")[0] == host for each in self._served
-        )
+    def is_followed_from(self, address: str) -> bool:
+        """Whether a slave at an address, whatever its port, has said how far it is."""
+        host, reported = peer_address(parse_address(address)).host, self.replicas.acked
+        return any(each in reported and each.address.host == host for each in self._served)
 
     # Life
 
@@ -324,9 +322,9 @@ class HAService:
 
     def _lags(self, untold: _Untold) -> bool:
         """Whether a slave at an address is not as far as what it asked for."""
-        host, acked = untold.channel.remote[0], self.replicas.acked
+        host, acked = untold.channel.remote.host, self.replicas.acked
         return any(
-            acked.get(each, untold.end) < untold.end and each.address.rpartition(":")[0] == host
+            acked.get(each, untold.end) < untold.end and each.address.host == host
             for each in self._served
         )
 
@@ -349,7 +347,7 @@ class HAService:
         acked = self.replicas.acked
         slaves = [
             {
-                "addr": each.address,
+                "addr": str(each.address),
                 "slaveAckOffset": acked.get(each, 0),
                 "diff": end - acked.get(each, 0),
                 "inSync": end - acked.get(each, 0) < self._store_config.ha_max_gap_not_in_sync,
@@ -408,8 +406,8 @@ class HAService:
         task.add_done_callback(lambda _: connection.transport.abort())
 
     async def _serve(self, connection: HAConnection) -> None:
-        peer = connection.transport.get_extra_info("peername")
-        if self._allowed and peer[0] not in self._allowed:
+        peer = peer_address(connection.transport.get_extra_info("peername"))
+        if self._allowed and peer.host not in self._allowed:
             _LOG.warning(
                 "replica %s was disconnected: its address is not in %s", peer, HA_ALLOWED_OPTION
             )
@@ -423,9 +421,7 @@ class HAService:
             return
         loop = asyncio.get_running_loop()
         tls = self._tls_writer(connection)
-        replica = Replica(
-            f"{peer[0]}:{peer[1]}", self._make_sender(), loop.time(), connection, tls or connection
-        )
+        replica = Replica(peer, self._make_sender(), loop.time(), connection, tls or connection)
         self._served[replica] = None
         sending: list[asyncio.Task[None]] = []
         receive_data = self._make_receiver(replica)

@@ -56,4 +56,7 @@ def test_ends_of_sockets() -> None:
     assert peer_address(("127.0.0.1", 5)) == Address("127.0.0.1", 5)
     assert peer_address(("::ffff:10.0.0.1", 5, 0, 0)) == Address("10.0.0.1", 5)
     assert peer_address(("fe80::1%eth0", 5, 0, 2)) == Address("fe80::1", 5)
+    assert peer_address(("FE80:0:0::0:1", 5)) == Address("fe80::1", 5)
+    assert peer_address(("::FFFF:a00:1", 5)) == Address("10.0.0.1", 5)
+    assert peer_address(("no:address", 5)) == Address("no:address", 5)
     assert peer_address(None) == Address("", 0)

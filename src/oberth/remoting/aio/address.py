@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from typing import Final, NamedTuple
 
 from oberth.errors import OptionError
-
-_MAPPED_PREFIX: Final = "::ffff:"
 
 HOST_LENGTH_MAX: Final = 255
 LABEL_LENGTH_MAX: Final = 63
@@ -62,10 +62,16 @@ def _may_be_name(host: str) -> bool:
 
 
 def peer_address(name: object) -> Address:
-    """The address of a socket's end as asyncio gives it; IPv4 inside IPv6 becomes IPv4."""
+    """The address of a socket's end as asyncio gives it, or as a peer wrote it.
+
+    Two of the same host and port are equal: IPv4 inside IPv6 becomes IPv4, IPv6 has its shortest
+    spelling and no zone.
+    """
     if isinstance(name, tuple) and len(name) >= 2:
-        host = str(name[0])
-        if host.startswith(_MAPPED_PREFIX) and "." in host:
-            host = host.removeprefix(_MAPPED_PREFIX)
-        return Address(host.partition("%")[0], int(name[1]))
+        host = str(name[0]).partition("%")[0]
+        if ":" in host:
+            with contextlib.suppress(ValueError):
+                number = ipaddress.IPv6Address(host)
+                host = str(number.ipv4_mapped or number)
+        return Address(host, int(name[1]))
     return Address("", 0)
