@@ -312,10 +312,10 @@ def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten
             names=job.names,
             ext_of=None if ext is None else ext.unit,
             head_of=partial(expired_head, former),
+            nothing_expired=reader.min_offset == 0,
         )
         for parts in bundle:
             for part in parts:
-                tree.lost_front_max = part.front_max
                 for run in unit_runs(part):
                     tree.add(run)
         tree.finish()

@@ -35,7 +35,7 @@ from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import QueueTable, UnitRun
 from oberth.kernels.scan import find_record
 from oberth.spark.pipelines.tasks import Done, TaskRunner
-from oberth.store.offline.filler import is_filler_topic
+from oberth.store.offline.filler import NO_FILLER, first_filler
 from oberth.store.offline.index_view import IndexView
 from oberth.store.offline.indexed_tags import IndexedTags, TagsKnown, tags_known
 from oberth.store.offline.layout import IndexShape, StoreLayout
@@ -50,7 +50,7 @@ from oberth.store.offline.log_columns import (
 from oberth.store.offline.log_walk import Damage, LogEnd
 from oberth.store.offline.part_units import part_units
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import batch_topics, gap_max
+from oberth.store.offline.rebuild import batch_topics
 from oberth.store.offline.segments import Segment
 
 RANGE_SIZE_MIN: Final = 64 << 20
@@ -107,7 +107,9 @@ class NewQueue(NamedTuple):
 
 
 class FoundFillers(NamedTuple):
-    """Records that a salvage put in the place of damaged ones."""
+    """The first record that a salvage put in the place of a damaged one."""
+
+    offset: int
 
 
 Event = (
@@ -141,7 +143,6 @@ class QueuePart(NamedTuple):
         path: the scratch file.
         position: where the units of the first run begin in it.
         size: bytes of all units.
-        front_max: the most messages that can be missing before the first run.
         next_ordinal: where the queue ends.
         max_offset: end (batch: start) of its last record.
     """
@@ -153,7 +154,6 @@ class QueuePart(NamedTuple):
     path: str
     position: int
     size: int
-    front_max: int
     next_ordinal: int
     max_offset: int
 
@@ -473,11 +473,10 @@ def _first_record(reader: StoreReader, work: RangeWork) -> int | None:
 class _QueueUnits:
     """One queue's units while they are gathered."""
 
-    __slots__ = ("front_max", "is_batch", "runs", "units")
+    __slots__ = ("is_batch", "runs", "units")
 
-    def __init__(self, is_batch: bool, front_max: int) -> None:
+    def __init__(self, is_batch: bool) -> None:
         self.is_batch = is_batch
-        self.front_max = front_max
         self.runs: list[RunPart] = []
         self.units = bytearray()
 
@@ -510,7 +509,7 @@ class _RangeScan:
         self.units: dict[tuple[bytes, int], _QueueUnits] = {}
         self.entries = IndexEntries()
         self.tags: IndexedTags | None = None
-        self.has_fillers = False
+        self.first_filler = NO_FILLER
         for end in work.known.queues if work.known is not None else ():
             self.table.set_end(end.topic, end.queue_id, end.next_ordinal, end.max_offset)
 
@@ -578,9 +577,10 @@ class _RangeScan:
                     )
         if job.checks:
             self._record_checksums(part)
-            if not self.has_fillers and any(map(is_filler_topic, self.topics.names)):
-                self.has_fillers = True
-                result.events.append(FoundFillers())
+            if self.first_filler == NO_FILLER:
+                self.first_filler = first_filler(part, self.topics)
+                if self.first_filler != NO_FILLER:
+                    result.events.append(FoundFillers(self.first_filler))
         if job.entries:
             assert self.tags is not None
             self.tags.put(part, self.topics, self.entries)
@@ -604,12 +604,11 @@ class _RangeScan:
         built = part_units(self.reader, part, self.table)
         for anomaly in built.anomalies:
             self.result.events.append(FoundAnomaly(anomaly.commit_log_offset, anomaly.what))
-        front_max = gap_max(part) if self.reader.min_offset == 0 else 0
         for run in built.runs:
             key = (run.topic, run.queue_id)
             units = self.units.get(key)
             if units is None:
-                units = self.units[key] = _QueueUnits(run.is_batch, front_max)
+                units = self.units[key] = _QueueUnits(run.is_batch)
                 self.result.events.append(NewQueue(run.topic, run.queue_id, run.is_batch))
             units.add(run)
 
@@ -637,7 +636,6 @@ class _RangeScan:
                         path,
                         position,
                         len(units.units),
-                        units.front_max,
                         state.next_ordinal,
                         state.max_offset,
                     )

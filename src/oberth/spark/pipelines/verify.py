@@ -159,7 +159,7 @@ class _DistributedVerify(VerifyRun):
         elif isinstance(event, FoundAnomaly):
             self._anomaly(event.offset, event.what)
         elif isinstance(event, FoundFillers):
-            self.has_fillers = True
+            self.first_filler = min(self.first_filler, event.offset)
         elif self._has_queues:
             key = QueueKey(event.topic.decode("utf-8", "replace"), event.queue_id)
             if key not in self.queues:
@@ -184,7 +184,7 @@ class _DistributedVerify(VerifyRun):
 
     def _compare(self, results: Sequence[RangeResult], index: IndexCheck) -> None:
         known = _Known(
-            self.layout, self.reader.delays_ms, tuple(self.damages), self.end, self.has_fillers
+            self.layout, self.reader.delays_ms, tuple(self.damages), self.end, self.first_filler
         )
         bundles: list[_CheckWork] = []
         if self._has_queues:
@@ -228,7 +228,7 @@ class _Known:
     delays_ms: tuple[int, ...]
     damages: tuple[Damage, ...]
     end: LogEnd
-    has_fillers: bool
+    first_filler: int
 
 
 class _IndexWork(NamedTuple):
@@ -330,7 +330,7 @@ class _TaskVerify(VerifyRun):
         super().__init__(reader, 1, None)
         self.damages = list(known.damages)
         self.end = known.end
-        self.has_fillers = known.has_fillers
+        self.first_filler = known.first_filler
         # The driver decides what it means that a store is in use.
         self.in_use = False
 

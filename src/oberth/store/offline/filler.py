@@ -21,10 +21,14 @@ from oberth.formats.message import (
     body_crc,
 )
 from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from oberth.kernels.columns import TopicTable
+from oberth.store.offline.log_columns import Rows
 
 FILLER_TOPIC: Final = "OBERTH_SALVAGE"
 FILLER_SIZE_MIN: Final = FIXED_SIZE_V1 + 1
 FILLER_SIZE_MAX: Final = 1 << 20
+NO_FILLER: Final = 1 << 63
+"""Behind every CommitLog offset."""
 # One property, because RocketMQ's decoder gives a null map where there is none.
 _PROPERTIES: Final = b"SALVAGE\x01lost\x02"
 # With all of the topic, without a body.
@@ -46,6 +50,21 @@ def is_filler(message: MessageExt) -> bool:
 def is_filler_topic(topic: bytes) -> bool:
     """Whether a topic's name is a filler's."""
     return topic != b"" and FILLER_TOPIC.encode().startswith(topic)
+
+
+def first_filler(part: Rows, topics: TopicTable) -> int:
+    """CommitLog offset of the first filler among records, `NO_FILLER` if there is none.
+
+    Args:
+        part: records, with the column ``topic_id``.
+        topics: numbers their topics.
+    """
+    numbers = {number for number, name in enumerate(topics.names) if is_filler_topic(name)}
+    columns = part.columns
+    for row in range(columns.count) if numbers else ():
+        if columns.topic_id[row] in numbers:
+            return columns.commit_log_offset[row]
+    return NO_FILLER
 
 
 def _zeros(_offset: int, size: int) -> bytes:

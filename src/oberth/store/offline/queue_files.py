@@ -26,6 +26,7 @@ from oberth.formats.consume_queue_ext import (
     ext_address,
     fits,
 )
+from oberth.formats.message import FIXED_SIZE_V1
 from oberth.formats.names import is_stored_topic
 from oberth.formats.paths import segment_name
 from oberth.kernels.queues import UnitRun
@@ -47,8 +48,8 @@ class QueueFileWriter:
         self.file_size = file_size
         self.first: int | None = None
         self.next = -1
-        # A queue that begins at an ordinal up to this has lost messages rather than outlived them.
-        self.lost_front_max = 0
+        # Whether a queue that does not begin at 0 has lost messages rather than outlived them.
+        self.nothing_expired = False
         self._buffer = bytearray()
         self._position = 0
 
@@ -75,8 +76,9 @@ class QueueFileWriter:
         size = self.unit_size
         missing = 0
         if self.first is None or first < self.first:
-            self._begin(first)
-            if first <= self.lost_front_max:
+            has_lost_front = self._has_lost_front(first, units)
+            self._begin(first, has_lost_front)
+            if has_lost_front:
                 missing = self._stand_in(bytes(units[:size]), first)
         elif first < self.next:
             self._cut(first)
@@ -96,10 +98,18 @@ class QueueFileWriter:
                 self.flush()
         return count
 
-    def _begin(self, first: int) -> None:
+    def _has_lost_front(self, first: int, units: bytes | bytearray | memoryview) -> bool:
+        """Whether all messages before a queue's first unit had room in the log before its record.
+
+        A higher number is a wrong one.
+        """
+        offset = int.from_bytes(units[:8], "big")
+        return self.nothing_expired and first <= offset // FIXED_SIZE_V1 + 1
+
+    def _begin(self, first: int, has_lost_front: bool) -> None:
         self.discard()
         self.first = first
-        if first <= self.lost_front_max:
+        if has_lost_front:
             self._position = 0
             return
         at = first * self.unit_size
@@ -215,6 +225,7 @@ class QueueTreeWriter:
         names: tuple[str, str, str],
         ext_of: ExtSource | None = None,
         head_of: Head | None = None,
+        nothing_expired: bool = False,
     ) -> None:
         """Prepares to write.
 
@@ -226,6 +237,7 @@ class QueueTreeWriter:
             names: the directories of ConsumeQueues, ConsumeQueueExts and BatchConsumeQueues.
             ext_of: asks for each unit's ext unit, None where the store keeps none.
             head_of: asks for the units of records that have expired.
+            nothing_expired: the log begins at 0: a queue that does not has lost its front.
         """
         self.root = root
         self.file_size = file_size
@@ -236,7 +248,7 @@ class QueueTreeWriter:
         self.head_of = head_of
         self.queues: dict[tuple[bytes, int], QueueFileWriter] = {}
         self.ext_queues: dict[tuple[bytes, int], ExtFileWriter] = {}
-        self.lost_front_max = 0
+        self.nothing_expired = nothing_expired
         self.stand_ins: dict[QueueKey, int] = {}
         self.illegal_topics: set[bytes] = set()
         self.illegal_records: list[int] = []
@@ -299,7 +311,7 @@ class QueueTreeWriter:
         if run.is_batch:
             return QueueFileWriter(directory, batch.UNIT_SIZE, self.batch_file_size)
         writer = QueueFileWriter(directory, cq.UNIT_SIZE, self.file_size)
-        writer.lost_front_max = self.lost_front_max
+        writer.nothing_expired = self.nothing_expired
         if self.head_of is not None and run.first:
             head = self.head_of(QueueKey(topic, run.queue_id), run.first)
             if head is not None:

@@ -38,8 +38,6 @@ from oberth.errors import FormatError, StoreError
 from oberth.formats import paths
 from oberth.formats.consume_queue_ext import ConsumeQueueExtUnit
 from oberth.formats.index_file import HEADER, HEADER_SIZE, IndexHeader
-from oberth.formats.message import FIXED_SIZE_V1
-from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.paths import segment_start
 from oberth.formats.topic_config import TopicConfigs
 from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
@@ -227,7 +225,7 @@ def _build(
     topics = TopicTable()
     table = QueueTable(topics, batch_topics(layout) | batch_topics(former.layout))
     ext = ExtUnits(former) if config.enable_consume_queue_ext else None
-    tree = _queue_tree(former, target, suffix, config, ext)
+    tree = _queue_tree(reader, former, target, suffix, ext)
     index = IndexTreeWriter(os.path.join(target, paths.INDEX + suffix), layout.index_shape)
     entries = IndexEntries()
     if config.message_index_enable:
@@ -256,9 +254,6 @@ def _build(
                 report.log_end = part.offset
             elif isinstance(part, Rows):
                 columns = part.columns
-                if reader.min_offset == 0:
-                    # Nothing has expired: a queue that does not begin at 0 has lost its front.
-                    tree.lost_front_max = gap_max(part)
                 report.records += columns.count
                 indexed = None
                 if config.message_index_enable:
@@ -281,13 +276,14 @@ def _build(
 
 
 def _queue_tree(
+    reader: StoreReader,
     former: StoreReader,
     target: str,
     suffix: str,
-    config: MessageStoreConfig,
     ext: ExtUnits | None,
 ) -> QueueTreeWriter:
     """What writes the queues, in directories with a suffix to their names."""
+    config = reader.layout.config
     return QueueTreeWriter(
         target,
         file_size=config.consume_queue_file_size,
@@ -300,13 +296,8 @@ def _queue_tree(
         ),
         ext_of=None if ext is None else ext.unit,
         head_of=partial(expired_head, former),
+        nothing_expired=reader.min_offset == 0,
     )
-
-
-def gap_max(part: Rows) -> int:
-    """The most messages that can be missing before these records of a log from 0 on."""
-    last = part.columns.commit_log_offset[part.columns.count - 1]
-    return int(last // FIXED_SIZE_V1 + 1)
 
 
 def batch_topics(layout: StoreLayout) -> frozenset[bytes]:

@@ -34,7 +34,7 @@ from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.queues import QueueTable, UnitRun
 from oberth.store import recovery_state
 from oberth.store.files import OsFileSystem
-from oberth.store.offline.filler import is_filler_topic
+from oberth.store.offline.filler import NO_FILLER, first_filler
 from oberth.store.offline.findings import Finding, FindingKind, Severity, VerifyReport
 from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.lock_state import is_locked
@@ -113,9 +113,14 @@ class VerifyRun:
             key.topic for key in (*self.layout.queues, *self.layout.batch_queues)
         }
         self.newest_store_time: int | None = None
-        self.has_fillers = False
+        self.first_filler = NO_FILLER
         # Another process may have opened or closed the store while we listed its files.
         self.in_use = self.layout.in_use or is_locked(self.layout.root)
+
+    @property
+    def has_fillers(self) -> bool:
+        """Whether the log so far has records that a salvage put in the place of damaged ones."""
+        return self.first_filler != NO_FILLER
 
     def found(self, finding: Finding) -> None:
         if self.in_use and finding.kind in _WRITTEN_BEHIND:
@@ -173,8 +178,8 @@ class VerifyRun:
                 self.report.records += part.columns.count
                 indexed = beside.submit(index.rows, part, topics)
                 self._rows(part, topics)
-                if not self.has_fillers and any(map(is_filler_topic, topics.names)):
-                    self.has_fillers = True
+                if not self.has_fillers:
+                    self.first_filler = first_filler(part, topics)
                 built = part_units(reader, part, table)
                 for anomaly in built.anomalies:
                     self._anomaly(anomaly.commit_log_offset, anomaly.what)
@@ -316,7 +321,7 @@ class VerifyRun:
             )
 
     def _anomaly(self, offset: int, what: QueueAnomaly) -> None:
-        if what is QueueAnomaly.GAP and (self.damages or self.has_fillers):
+        if what is QueueAnomaly.GAP and self._is_damaged_before(offset):
             return  # the damage is reported, or was once; the gap is its consequence
         message = self.reader.record_at(offset)
         settled = what is QueueAnomaly.GAP and self._is_settled(message)
@@ -335,6 +340,10 @@ class VerifyRun:
                 keys=message.keys,
             )
         )
+
+    def _is_damaged_before(self, offset: int) -> bool:
+        """Whether records before a CommitLog offset are damaged, or were and have fillers now."""
+        return self.first_filler < offset or bool(self.damages and self.damages[0].start < offset)
 
     def _is_settled(self, message: MessageExt) -> bool:
         """Whether the place before a message leads to it: a salvage or rebuild met the gap."""

@@ -30,7 +30,10 @@ class QueueCheckOwner(Protocol):
     layout: StoreLayout
     report: VerifyReport
     end: LogEnd
-    has_fillers: bool
+
+    @property
+    def has_fillers(self) -> bool:
+        """Whether the log has records in the place of damaged ones."""
 
     def found(self, finding: Finding) -> None:
         """Lists what was found."""
@@ -63,7 +66,9 @@ class SimpleQueueCheck(QueueCheck):
         self.view: QueueView = reader.queue(key.topic, key.queue_id)
         self.first: int | None = None
         self.next = 0
-        self.findings: list[tuple[int, Finding]] = []
+        # With ordinals, and for some the CommitLog offset in whose damage they are no surprise:
+        # which ranges of the log are damaged is known at its end.
+        self.findings: list[tuple[int, Finding, int | None]] = []
         self._written: int | None = None
         self._no_file: tuple[int, int, int, int] | None = None
 
@@ -76,6 +81,7 @@ class SimpleQueueCheck(QueueCheck):
         severity: Severity = Severity.DAMAGE,
         commit_log_offset: int | None = None,
         length: int | None = None,
+        excused_at: int | None = None,
     ) -> None:
         if len(self.findings) >= _UNIT_FINDINGS_PER_QUEUE:
             self.owner.report.dropped[kind] += 1
@@ -92,7 +98,7 @@ class SimpleQueueCheck(QueueCheck):
             commit_log_offset=commit_log_offset, topic=self.key.topic,
             queue_id=self.key.queue_id, queue_offset=ordinal, length=length,
         )  # fmt: skip
-        self.findings.append((ordinal, finding))
+        self.findings.append((ordinal, finding, excused_at))
 
     def run(self, run: UnitRun) -> None:
         """Compares the units of a run."""
@@ -233,12 +239,12 @@ class SimpleQueueCheck(QueueCheck):
     def _stand_ins(self, start: int, stop: int) -> None:
         """The places of messages that the log lacks."""
         for ordinal, unit in self.view.units(start, stop):
-            if unit.is_pre_blank or self.owner.in_damage(unit.commit_log_offset):
+            if unit.is_pre_blank:
                 continue
             if not unit.is_message:
                 self._found(
                     FindingKind.UNIT_MISSING, ordinal, _text(unit),
-                    "a unit in the place of a lost message",
+                    "a unit in the place of a lost message", excused_at=unit.commit_log_offset,
                 )  # fmt: skip
                 continue
             following = self.view.unit(stop)
@@ -246,7 +252,7 @@ class SimpleQueueCheck(QueueCheck):
                 continue
             self._found(
                 FindingKind.UNIT_DANGLING, ordinal, _text(unit), "a record of this queue offset",
-                commit_log_offset=unit.commit_log_offset,
+                commit_log_offset=unit.commit_log_offset, excused_at=unit.commit_log_offset,
             )  # fmt: skip
 
     def finish(self) -> None:
@@ -269,8 +275,9 @@ class SimpleQueueCheck(QueueCheck):
             )  # fmt: skip
         self.end = self.next
         self._tail(stream)
-        for _, finding in self.findings:
-            owner.found(finding)
+        for _, finding, excused_at in self.findings:
+            if excused_at is None or not owner.in_damage(excused_at):
+                owner.found(finding)
         self.view.close()
 
     def _repeats_last(self, unit: cq.ConsumeQueueUnit) -> bool:
