@@ -183,7 +183,7 @@ def test_a_letter_that_a_silent_broker_may_have_is_left(
     assert [each["status"] for each in receipts] == ["broker silent"]
     assert NAME in result.stderr
     assert len(broker.messages("Orders")) == 1
-    assert mute.asked == [RequestCode.QUERY_MESSAGE]  # and its own letters not at all
+    assert mute.asked == [RequestCode.LOCK_BATCH_MQ]  # and nothing after that
 
 
 def test_the_others_are_read(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

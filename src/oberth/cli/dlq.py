@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,9 @@ from oberth.client.dead_letters import (
     origin_topic,
 )
 from oberth.client.dead_letters import redrive as redrive_letter
+from oberth.client.redrive_claim import RedriveClaim, RedriveHeldError
 from oberth.errors import MQBrokerError
+from oberth.formats.names import dlq_topic
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
@@ -161,7 +164,8 @@ def redrive(
     Every group of the topic gets them. Keys, tags, unique key and the application's properties
     stay, and REDRIVEN_FROM names the dead letter; a letter that its topic has already is not sent
     again. The dead letters stay where they are. Exit code 1 if some were not sent, if there are
-    none, or if a broker does not answer: its letters are left, and those of its topics, too.
+    none, if another redrive of GROUP is at work, or if a broker does not answer: its letters are
+    left, and those of its topics, too.
 
     Example: oberth dlq redrive G --dry-run
     """
@@ -174,7 +178,14 @@ def redrive(
     async def work(admin: Admin) -> None:
         from oberth.client.producer import Producer
 
-        async with Producer("OBERTH_CLI", config=connection) as producer:
+        async with (
+            Producer("OBERTH_CLI", config=connection) as producer,
+            AsyncExitStack() as claims,
+        ):
+            claim = None
+            if not dry_run:
+                claim = RedriveClaim(admin, [dlq_topic(group)], silent=silent)
+                await claims.enter_async_context(claim)
             count = 0
             async for letter in dead_letters(admin, group, silent=silent):
                 if not (_is_within(letter, since, until) and _is_named(letter, ids)):
@@ -184,7 +195,7 @@ def redrive(
                     return
                 count += 1
                 receipt = await redrive_letter(
-                    admin, None if dry_run else producer, letter, silent=silent
+                    admin, None if dry_run else producer, letter, silent=silent, claim=claim
                 )
                 receipts.append(receipt)
                 if as_json:
@@ -192,8 +203,11 @@ def redrive(
                     write_json_line(receipt.to_json())
                     sys.stdout.flush()
 
+    held: RedriveHeldError | None = None
     try:
         ask(namesrv, work)
+    except RedriveHeldError as error:
+        held = error
     finally:
         # Also where it ended with an error: what was sent by then was sent.
         if receipts:
@@ -202,6 +216,9 @@ def redrive(
                 show(False, header, [list(each) for each in receipts])
             more = f"; more are left (--limit {limit})" if left else ""
             say(_summary(receipts) + more)
+    if held is not None:
+        say(str(held))
+        sys.exit(EXIT_NOT_ALL)
     if not receipts and not silent:
         _expect_known(namesrv, group, silent)
     tell_silent(silent, UNCHANGED)

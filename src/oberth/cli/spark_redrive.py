@@ -53,11 +53,12 @@ def redrive_command(
     With --namesrv letters are sent to live topics, from the store DIR if one is named, else from
     the same brokers.
 
-    Exit code 1 if the origin topic of some is not known.
+    Exit code 1 if the origin topic of some is not known, or if another redrive is at work.
 
     Example: oberth spark redrive ~/store --group billing --where "tags = 'invoice'"
     """
     from oberth.client.dead_letters import Receipt
+    from oberth.client.redrive_claim import RedriveHeldError
     from oberth.spark.pipelines.dead_letters import redrive, redrive_live
     from oberth.spark.write_options import parse_live_write_options
 
@@ -74,7 +75,11 @@ def redrive_command(
         check_name_servers(master, parse_live_write_options(connection).connection)
     with session(master, confs, app_name="oberth redrive") as started:
         if namesrv is not None:
-            receipts = redrive_live(started, root, connection, where=where, group=group)
+            try:
+                receipts = redrive_live(started, root, connection, where=where, group=group)
+            except RedriveHeldError as error:
+                say(str(error))
+                sys.exit(EXIT_NOT_ALL)
         else:
             receipts = redrive(
                 started, root, absolute(into) or root, where=where, group=group, options=given

@@ -2,8 +2,9 @@
 
 A letter stays where it is; what is sent is a copy without what brokers and clients noted on the
 way, with REDRIVEN_FROM naming the letter. By that a second call knows which letters were sent:
-it asks the brokers' index for messages with the letter's unique key. Letters without one, and two
-calls at the same time, have no such memory. RocketMQ: SendMessageProcessor (consumerSendMsgBack).
+it asks the brokers' index for messages with the letter's unique key. Letters without one have no
+such memory; calls at the same time keep each other out by a `RedriveClaim`. RocketMQ:
+SendMessageProcessor (consumerSendMsgBack).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from oberth.client.admin import Admin
 from oberth.client.admin.base import Silent
 from oberth.client.messages import RESERVED_PROPERTIES, Message, MessageExt
 from oberth.client.producer import Producer
+from oberth.client.redrive_claim import RedriveClaim
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import properties as p
 from oberth.formats.names import DLQ_PREFIX, dlq_topic
@@ -148,7 +150,12 @@ async def dead_letters(
 
 
 async def redrive(
-    admin: Admin, producer: Producer | None, letter: MessageExt, *, silent: Silent | None = None
+    admin: Admin,
+    producer: Producer | None,
+    letter: MessageExt,
+    *,
+    silent: Silent | None = None,
+    claim: RedriveClaim | None = None,
 ) -> Receipt:
     """Send a letter to its origin topic again, unless that has it already.
 
@@ -158,9 +165,11 @@ async def redrive(
         letter: of `dead_letters`.
         silent: gets the error of each broker that cannot say whether it has the letter already, and
             those in it are not asked; None: such an error is raised.
+        claim: what keeps other redrives of the group out meanwhile.
 
     Raises:
         RemotingError, MQBrokerError: it could not be sent, or it is not known whether it was.
+        RedriveHeldError: the claim has ended.
     """
     topic = origin_topic(letter)
     if not topic:
@@ -178,6 +187,8 @@ async def redrive(
             return Receipt(letter.offset_msg_id, topic, "broker silent")
     if producer is None:
         return Receipt(letter.offset_msg_id, topic, "would be redriven")
+    if claim is not None:
+        claim.check()
     sent = await producer.send(made)
     return Receipt(
         letter.offset_msg_id,

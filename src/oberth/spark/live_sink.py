@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -144,15 +144,22 @@ def send_rows(batches: Iterator[pa.RecordBatch], options: LiveWriteOptions, name
     return sender.close() if sender is not None else Sent(0)
 
 
-def send_messages(batch: pa.RecordBatch, options: LiveWriteOptions) -> list[SendResult]:
+def send_messages(
+    batch: pa.RecordBatch, options: LiveWriteOptions, check: Callable[[], None] | None = None
+) -> list[SendResult]:
     """Sends a few rows one by one; gives what the brokers say, in the rows' order.
+
+    Args:
+        batch: the rows.
+        options: where to and how.
+        check: called before each is sent; what it raises ends the sending.
 
     Raises:
         See `send_rows`.
     """
     sender = LiveSender(batch.schema.names, options, "")
     try:
-        return sender.send_each(batch)
+        return sender.send_each(batch, check)
     finally:
         sender.close()
 
@@ -241,7 +248,9 @@ class LiveSender:
         if self._path:
             self._note(results)
 
-    def send_each(self, batch: pa.RecordBatch) -> list[SendResult]:
+    def send_each(
+        self, batch: pa.RecordBatch, check: Callable[[], None] | None = None
+    ) -> list[SendResult]:
         """Sends rows one by one, several at once; gives the answers in the rows' order."""
         rows = MessageRows(
             batch, self._columns, self._options.topic, self._options.max_message_size
@@ -252,6 +261,8 @@ class LiveSender:
 
         async def one(message: Message, queue: MessageQueue | None) -> SendResult:
             async with self._room:
+                if check is not None:
+                    check()
                 return await self._send([message], queue)
 
         async def send() -> list[SendResult]:

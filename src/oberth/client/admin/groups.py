@@ -15,6 +15,8 @@ from oberth.formats.subscription_group import SubscriptionGroupConfig, Subscript
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import (
     ConsumerConnection,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     ProducerConnection,
 )
 from oberth.remoting.bodies.offsets import ResetOffsetBody
@@ -447,3 +449,18 @@ class GroupAdmin(TopicAdmin):
         )
         for addr in (await self._masters_of(topic)).values():
             await self._ask(addr, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def lock_queues(
+        self, addr: str, group: str, client_id: str, queues: list[MessageQueue]
+    ) -> set[MessageQueue]:
+        """Take or renew locks at a broker; those of ``queues`` that the client holds then."""
+        body = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=queues)
+        answer = await self._ask(addr, RequestCode.LOCK_BATCH_MQ, None, body.encode())
+        return set(LockBatchResponseBody.decode(answer).lock_ok_mq_set)
+
+    async def unlock_queues(
+        self, addr: str, group: str, client_id: str, queues: list[MessageQueue]
+    ) -> None:
+        """Give locks back at a broker; those of other clients stay."""
+        body = LockBatchRequestBody(client_id=client_id, consumer_group=group, mq_set=queues)
+        await self._ask(addr, RequestCode.UNLOCK_BATCH_MQ, None, body.encode())

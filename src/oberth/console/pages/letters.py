@@ -17,6 +17,7 @@ from oberth.client.dead_letters import (
 )
 from oberth.client.messages import MessageExt
 from oberth.client.producer import Producer
+from oberth.client.redrive_claim import RedriveClaim
 from oberth.console import texts
 from oberth.console.browse import browse, cursor_text, parse_cursor
 from oberth.console.cluster import Part
@@ -146,10 +147,13 @@ async def _redrive(asker: Asker, form: Form, plan: Plan) -> Outcome:
     group, found = await _picked(asker, form)
     rows: list[tuple[str | int, ...]] = []
     config = asker.console.client_config_of(asker.session)
-    async with Producer(PRODUCER_GROUP, config=config) as producer:
+    async with (
+        Producer(PRODUCER_GROUP, config=config) as producer,
+        RedriveClaim(asker.admin, [names.dlq_topic(group)]) as claim,
+    ):
         for letter in found:
             try:
-                receipt = await redrive(asker.admin, producer, letter)
+                receipt = await redrive(asker.admin, producer, letter, claim=claim)
             except OberthError as error:
                 # One letter that fails does not hide the receipts of the others.
                 rows.append(

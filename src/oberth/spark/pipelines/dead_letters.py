@@ -161,9 +161,9 @@ def redrive_live(
 ) -> list[Receipt]:
     """Sends dead letters to their origin topics again, at live brokers.
 
-    A letter that its origin topic has with this REDRIVEN_FROM is not sent again; between two calls
-    at the same time, and for letters without a unique key, there is no such memory. Otherwise as
-    `redrive`.
+    A letter that its origin topic has with this REDRIVEN_FROM is not sent again; for letters
+    without a unique key there is no such memory. Calls at the same time that have letters of the
+    same group keep each other out. Otherwise as `redrive`.
 
     Args:
         session: where the dead letters are read.
@@ -176,7 +176,9 @@ def redrive_live(
     Raises:
         OptionError: an option that is unknown or has a wrong value.
         RemotingError, MQBrokerError: a letter could not be sent; those before it were.
+        RedriveHeldError: another redrive sends letters of one of the groups.
     """
+    from oberth.spark.live_redrive import claimed
     from oberth.spark.live_sink import send_messages, sent_before
     from oberth.spark.write_options import parse_live_write_options
 
@@ -189,19 +191,16 @@ def redrive_live(
     )
     receipts = []
     rows = chosen.toArrow().to_pylist()
-    known = sent_before(
-        target,
-        [(r["originTopic"], r["uniqueKey"]) for r in rows if r["originTopic"] and r["uniqueKey"]],
-        REDRIVEN_FROM,
-    )
-    sent = [r for r in rows if not _kept_because(r) and r["offsetMsgId"] not in known]
-    results = dict(
-        zip(
-            [row["offsetMsgId"] for row in sent],
-            send_messages(new_messages(sent), target) if sent else [],
-            strict=True,
-        )
-    )
+    places = [
+        (row["originTopic"], row["uniqueKey"])
+        for row in rows
+        if row["originTopic"] and row["uniqueKey"]
+    ]
+    with claimed(target, {row["topic"] for row in rows}) as check:
+        known = sent_before(target, places, REDRIVEN_FROM)
+        sent = [r for r in rows if not _kept_because(r) and r["offsetMsgId"] not in known]
+        answers = send_messages(new_messages(sent), target, check) if sent else []
+    results = dict(zip([row["offsetMsgId"] for row in sent], answers, strict=True))
     for row in rows:
         letter, topic = row["offsetMsgId"], row["originTopic"] or ""
         result = results.get(letter)
