@@ -13,12 +13,14 @@ import pytest
 from tests.console.conftest import Browser, a_console
 
 from oberth.client.admin import Admin
+from oberth.client.config import ClientConfig
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
 from oberth.console import cluster as cluster_module
 from oberth.console.attention import attention
 from oberth.console.cluster import BrokerKey, Part, State
-from oberth.console.console import _environment
+from oberth.console.config import ConsoleConfig
+from oberth.console.console import FIRST_PAGE, Console, _environment
 from oberth.console.history import History
 from oberth.console.pages.topics import PAGE_SIZE
 from oberth.console.plots import Line, plot
@@ -339,20 +341,40 @@ async def test_a_large_clusters_lists_are_not_asked_for_in_every_look(
     assert await look(cluster_module.LISTS_PAUSE_S) == 1
 
 
-async def test_templates_are_compiled_beside_the_loop(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One page with all that it includes is up to 0.1 s, which senders would wait for."""
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The templates that are compiled from now on, and the threads that do it."""
     _environment.cache_clear()
-    threads: list[int] = []
+    noted: list[tuple[str, int]] = []
     compile_one = jinja2.Environment.compile
 
-    def noted(*given: Any, **more: Any) -> Any:
-        threads.append(threading.get_ident())
-        return compile_one(*given, **more)
+    def note(self: jinja2.Environment, source: Any, name: str, *more: Any) -> Any:
+        noted.append((name, threading.get_ident()))
+        return compile_one(self, source, name, *more)
 
-    monkeypatch.setattr(jinja2.Environment, "compile", noted)
+    monkeypatch.setattr(jinja2.Environment, "compile", note)
+    return noted
+
+
+async def test_templates_are_compiled_beside_the_loop(
+    broker: EmbeddedBroker, compiled: list[tuple[str, int]]
+) -> None:
+    """One page with all that it includes is up to 0.1 s, which senders would wait for."""
     async with a_console(broker) as browser:
         await asyncio.gather(*(browser.get(path) for path in ("/", "/topics", "/groups")))
-    assert len(threads) == len(_environment().list_templates())
-    assert threading.get_ident() not in threads
+    assert {name for name, _ in compiled} == set(_environment().list_templates())
+    assert len(compiled) == len(_environment().list_templates())
+    assert threading.get_ident() not in {thread for _, thread in compiled}
+
+
+async def test_the_first_page_waits_for_no_other_pages_template(
+    compiled: list[tuple[str, int]],
+) -> None:
+    """All templates take longer than everything else that a new console does for it."""
+    fresh = Console(ConsoleConfig(client=ClientConfig(namesrv_addr="127.0.0.1:1")))
+    await fresh.prepare("/static/style.css")
+    assert not compiled
+    await fresh.prepare("/")
+    assert {name for name, _ in compiled} == set(FIRST_PAGE)
+    await fresh.prepare("/topics")
+    assert {name for name, _ in compiled} == set(_environment().list_templates())

@@ -77,7 +77,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        await self.console.prepare()
+        await self.console.prepare(scope["path"])
         await self._guard(scope, receive, send)
 
     def _made(self) -> Guard:
