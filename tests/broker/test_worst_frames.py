@@ -16,6 +16,7 @@ import json
 import socket
 import struct
 import sys
+import threading
 import zlib
 from asyncio import events
 from collections.abc import Awaitable, Callable, Iterator
@@ -127,17 +128,20 @@ class Frame(NamedTuple):
 
 
 class Turns:
-    """Counts what each turn of the running loop does: lines of Python and calls of C."""
+    """Counts what each turn of the running loop does: lines of Python and calls of C.
+
+    Loops of other threads, where clients run, are not counted.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = 0
         self.counting = False
         self._count = 0
         original = events.Handle._run
-        turns = self
+        turns, thread = self, threading.get_ident()
 
         def run(handle: events.Handle) -> None:
-            if not turns.counting:
+            if not turns.counting or threading.get_ident() != thread:
                 original(handle)
                 return
             turns._count = 0

@@ -52,6 +52,7 @@ from oberth.proxy.handles import (
     visible_at,
 )
 from oberth.proxy.renewals import AHEAD_MS, Renewal, Renewals
+from oberth.remoting.bodies.admin import LITE_SIZE_MAX
 from oberth.remoting.bodies.lite import (
     LiteSubscriptionCtlRequestBody,
     LiteSubscriptionEntry,
@@ -81,6 +82,8 @@ FAILURE_PAUSE_MS: Final = 1_000
 
 
 ALL_QUEUES: Final = -1
+LITE_NAMES_MAX: Final = 5_000
+"""Lite topics that one call may name: as many names as access control looks at."""
 _LITE_ACTIONS: Final = {
     number: name for name, number in m.enum_values("LiteSubscriptionAction").items()
 }
@@ -567,6 +570,11 @@ class Receives:
     async def sync_lite(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
         group = group_of(request.group)
+        if len(request.lite_topic_set) > LITE_NAMES_MAX:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"{len(request.lite_topic_set)} lite topics in one call, allowed {LITE_NAMES_MAX}",
+            )
         for name in request.lite_topic_set:
             check_lite_topic(name)
         option = None
@@ -587,6 +595,11 @@ class Receives:
         )
         code = RequestCode.LITE_SUBSCRIPTION_CTL
         body = LiteSubscriptionCtlRequestBody(subscription_set=[entry]).encode()
+        if len(body) > LITE_SIZE_MAX:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                f"the lite topics take {len(body)} bytes, allowed {LITE_SIZE_MAX} in one call",
+            )
         self._core.authorize(context, RemotingCommand(code=int(code), body=body))
         await self._core.check_lite(topic, group)
         await self._core.checked_everywhere(context, code, {}, body)
