@@ -24,7 +24,9 @@ from oberth.client import (
 )
 from oberth.client.admin import Admin
 from oberth.client.config import ClientConfig
+from oberth.client.redrive_claim import RedriveClaim, RedriveHeldError
 from oberth.errors import PeerUnavailableError
+from oberth.formats.names import dlq_topic
 
 pytestmark = pytest.mark.interop
 
@@ -272,3 +274,17 @@ async def test_pop(cluster: Cluster) -> None:
         assert [message.body for message in again] == [taken[0].body]
         assert again[0].reconsume_times == 1
         await consumer.ack(again[0])
+
+
+async def test_one_redrive_at_a_time_holds_the_claim(cluster: Cluster) -> None:
+    """The lock that keeps a second redrive out is one that every broker knows."""
+    letters = dlq_topic("billing")
+    async with Admin(namesrv_addr=cluster.namesrv_addr) as admin:
+        async with RedriveClaim(admin, [letters]) as claim:
+            await claim.renew()
+            claim.check()
+            with pytest.raises(RedriveHeldError, match="of billing is at work"):
+                async with RedriveClaim(admin, [dlq_topic("shipping"), letters]):
+                    pass
+        async with RedriveClaim(admin, [letters, dlq_topic("shipping")]) as claim:
+            claim.check()
