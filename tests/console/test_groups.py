@@ -10,6 +10,7 @@ from oberth.client.config import ClientConfig
 from oberth.client.messages import Message, MessageExt
 from oberth.client.producer import Producer
 from oberth.client.push_consumer import PushConsumer
+from oberth.client.redrive_claim import RedriveClaim
 from oberth.console.pages.groups import behind_ms
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -160,7 +161,14 @@ async def test_dead_letters_are_picked_and_sent_again(
     preview = await writer.post("/write/letters.redrive", form)
     assert "would be redriven: Orders" in preview
     assert len(broker.messages("Orders")) == 3
-    done = await writer.post("/write/letters.redrive", confirmed(preview))
+    async with (
+        Admin(config=broker.client_config) as admin,
+        RedriveClaim(admin, ["%DLQ%failing"]),
+    ):
+        refused = await writer.post("/write/letters.redrive", confirmed(preview), 502)
+    assert "another redrive of the dead letters of failing is at work" in refused
+    assert len(broker.messages("Orders")) == 3
+    done = await writer.write("letters.redrive", form)
     assert "1 redriven" in done
     again = [each for each in broker.messages("Orders") if "REDRIVEN_FROM" in each.properties]
     assert [each.body for each in again] == [letter.body]

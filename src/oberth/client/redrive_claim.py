@@ -1,11 +1,12 @@
 """RedriveClaim: one redrive at a time sends the dead letters of a group again.
 
-Two at the same time would each look before the other one sends, and send the same letters. So who
-sends holds a claim: the lock on queue 0 of the dead letters' topic that consumers in order take at
-a broker (requests 41 and 42), under the group of the tools, which no consumer has. It is asked for
-at the master of each broker, one after the other by name, and is held if all that answer give it.
-It is renewed every 20 s. Brokers end it 60 s after that (``rebalanceLockMaxLiveTimeMs``; 60 s in
-RocketMQ), so a redrive that was killed keeps the others out no longer.
+Two at the same time would each look before the other one sends, and send the same letters. So a
+redrive holds a claim while it sends: the lock on queue 0 of the dead letters' topic that consumers
+in order take at a broker (requests 41 and 42), under the group of the tools, which no consumer has.
+It asks the master of each broker for it, one after the other by name, and holds the claim if all
+that answer give it. It renews the claim every 20 s. Brokers end a claim 60 s after that
+(``rebalanceLockMaxLiveTimeMs``; 60 s in RocketMQ), so a redrive that was killed keeps the others
+out no longer.
 
 A broker that starts again knows of no claims: with a single broker a second redrive may begin then,
 and the first one stops when it has asked again. RocketMQ: RebalanceLockManager.

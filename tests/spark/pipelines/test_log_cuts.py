@@ -105,6 +105,20 @@ def damage(root: Path, store: Store, wrongs: list[Wrong], gone: int) -> None:
 
 
 @contextmanager
+def damaged(
+    sound: Store, factory: pytest.TempPathFactory, wrongs: list[Wrong], gone: int
+) -> Iterator[tuple[Path, Path]]:
+    """A directory of its own, and in it a copy of the store with damage; removed at the end."""
+    base = factory.mktemp("cut")
+    try:
+        shutil.copytree(sound.root, base / "store")
+        damage(base / "store", sound, wrongs, gone)
+        yield base, base / "store"
+    finally:
+        shutil.rmtree(base)
+
+
+@contextmanager
 def cut_into(piece_size: int) -> Iterator[None]:
     with patch.object(log_columns, "PIECE_SIZE", piece_size):
         yield
@@ -167,18 +181,15 @@ def test_findings(
     range_size: int,
     piece_size: int,
 ) -> None:
-    base = tmp_path_factory.mktemp("cut")
-    root = base / "store"
-    shutil.copytree(sound.root, root)
-    damage(root, sound, wrongs, gone)
-    expected = said(verify(InProcess(), str(root), entries=SHAPE, range_size=WHOLE))
-    with cut_into(piece_size):
-        with StoreReader(root, SHAPE) as reader:
-            assert said(verify_here(reader)) == expected
-        assert (
-            said(verify(InProcess(), str(root), entries=SHAPE, range_size=range_size)) == expected
-        )
-    shutil.rmtree(base)
+    with damaged(sound, tmp_path_factory, wrongs, gone) as (_, root):
+        expected = said(verify(InProcess(), str(root), entries=SHAPE, range_size=WHOLE))
+        with cut_into(piece_size):
+            with StoreReader(root, SHAPE) as reader:
+                assert said(verify_here(reader)) == expected
+            assert (
+                said(verify(InProcess(), str(root), entries=SHAPE, range_size=range_size))
+                == expected
+            )
 
 
 @settings(max_examples=10)
@@ -192,23 +203,19 @@ def test_queues(
     range_size: int,
     piece_size: int,
 ) -> None:
-    base = tmp_path_factory.mktemp("cut")
-    root = base / "store"
-    shutil.copytree(sound.root, root)
-    damage(root, sound, wrongs, gone)
-    with StoreReader(root, SHAPE) as reader:
-        expected = said(rebuild(reader, str(base / "whole")))
-    with cut_into(piece_size):
+    with damaged(sound, tmp_path_factory, wrongs, gone) as (base, root):
         with StoreReader(root, SHAPE) as reader:
-            assert said(rebuild(reader, str(base / "pieces"))) == expected
-        wanted = files(base / "whole")
-        assert files(base / "pieces") == wanted
-        found = dispatch(
-            InProcess(), str(root), str(base / "ranges"), entries=SHAPE, range_size=range_size
-        )
-        assert said(found) == expected
-        assert {**files(base / "ranges"), "checkpoint": ""} == {**wanted, "checkpoint": ""}
-    shutil.rmtree(base)
+            expected = said(rebuild(reader, str(base / "whole")))
+        with cut_into(piece_size):
+            with StoreReader(root, SHAPE) as reader:
+                assert said(rebuild(reader, str(base / "pieces"))) == expected
+            wanted = files(base / "whole")
+            assert files(base / "pieces") == wanted
+            found = dispatch(
+                InProcess(), str(root), str(base / "ranges"), entries=SHAPE, range_size=range_size
+            )
+            assert said(found) == expected
+            assert {**files(base / "ranges"), "checkpoint": ""} == {**wanted, "checkpoint": ""}
 
 
 @settings(max_examples=10)
@@ -221,19 +228,15 @@ def test_salvaged(
     range_size: int,
     piece_size: int,
 ) -> None:
-    base = tmp_path_factory.mktemp("cut")
-    root = base / "store"
-    shutil.copytree(sound.root, root)
-    damage(root, sound, wrongs, gone)
-    with StoreReader(root, SHAPE) as reader:
-        expected = salvage_here(reader, str(base / "whole"))
-    with cut_into(piece_size):
+    with damaged(sound, tmp_path_factory, wrongs, gone) as (base, root):
         with StoreReader(root, SHAPE) as reader:
-            pieces = salvage_here(reader, str(base / "pieces"))
-        ranges = salvage(
-            InProcess(), str(root), str(base / "ranges"), entries=SHAPE, range_size=range_size
-        )
-    assert pieces.lost == ranges.lost == expected.lost
-    assert files(base / "pieces") == files(base / "whole")
-    assert files(base / "ranges") == files(base / "whole")
-    shutil.rmtree(base)
+            expected = salvage_here(reader, str(base / "whole"))
+        with cut_into(piece_size):
+            with StoreReader(root, SHAPE) as reader:
+                pieces = salvage_here(reader, str(base / "pieces"))
+            ranges = salvage(
+                InProcess(), str(root), str(base / "ranges"), entries=SHAPE, range_size=range_size
+            )
+        assert pieces.lost == ranges.lost == expected.lost
+        assert files(base / "pieces") == files(base / "whole")
+        assert files(base / "ranges") == files(base / "whole")
