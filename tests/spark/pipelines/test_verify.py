@@ -308,6 +308,33 @@ def test_a_topic_that_has_a_queue_was_not_deleted(golden_store: Golden, is_known
     ]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_was_deleted_stays_deleted_when_a_later_message_comes(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    """As of a delayed message. What the topic has had since then may be lost like any other."""
+    config = MessageStoreConfig(
+        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 16,
+        mapped_file_size_consume_queue=400, max_hash_slot_num=100, max_index_num=400,
+    )  # fmt: skip
+    with MessageStore(config) as store:
+        for queue_id in (0, 1, 0, 1):
+            assert store.put_message(MessageExtBrokerInner.of("T", b"x", queue_id=queue_id)).ok
+        assert store.delete_topics(["T"]) == 1
+        for queue_id in (1, 2, 1):
+            assert store.put_message(MessageExtBrokerInner.of("T", b"y", queue_id=queue_id)).ok
+    if is_lost:
+        shutil.rmtree(tmp_path / "consumequeue" / "T" / "1")
+    found = verify(InProcess(), str(tmp_path))
+    missing = [each for each in found.findings if each.kind is FindingKind.QUEUE_MISSING]
+    assert [each.file for each in missing if "was deleted" in each.found] == ["consumequeue/T/0"]
+    assert [each.file for each in found.damage] == ["consumequeue/T/1"] * is_lost
+    with StoreReader(tmp_path) as reader:
+        places = [message.commit_log_offset for message in reader.messages()]
+    for size in places[1:]:
+        check(tmp_path, None, size)
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_segment_of_no_bytes_among_others_is_lost_whoever_looks(
     long_queue: Path, number: int

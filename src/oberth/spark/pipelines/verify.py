@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from oberth.formats.names import is_stored_topic
 from oberth.spark.pipelines.dispatch import QueueParts, bundle_queues, unit_runs
 from oberth.spark.pipelines.log_ranges import (
     BadChecksum,
@@ -343,9 +344,8 @@ def _check(known: _Known, work: _CheckWork) -> _Checked:
         for parts in work.queues:
             owner = _TaskVerify(reader, known)
             key = QueueKey(parts[0].topic.decode("utf-8", "replace"), parts[0].queue_id)
-            table = reader.layout.batch_queues if parts[0].is_batch else reader.layout.queues
-            if key not in table or not table[key].segments:
-                continue  # the driver has said that it is missing
+            if not is_stored_topic(key.topic):
+                continue  # the driver has said so
             check = owner._open(key, parts[0].is_batch)
             for part in parts:
                 for run in unit_runs(part):

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from oberth.errors import FormatError, OberthError, StoreError
@@ -45,7 +46,12 @@ from oberth.store.offline.part_units import part_units
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import batch_topics
 from oberth.store.offline.verify_index import IndexCheck
-from oberth.store.offline.verify_queues import BatchQueueCheck, QueueCheck, SimpleQueueCheck
+from oberth.store.offline.verify_queues import (
+    BatchQueueCheck,
+    MissingQueueCheck,
+    QueueCheck,
+    SimpleQueueCheck,
+)
 
 _WRITTEN_BEHIND: Final = frozenset(
     (
@@ -68,7 +74,7 @@ another."""
 
 
 def _place(finding: Finding) -> tuple[bool, str, int]:
-    """The log first, by place; then missing queues by name."""
+    """The log first, by place."""
     return not finding.file.startswith(paths.COMMIT_LOG), finding.file, finding.position
 
 
@@ -369,7 +375,6 @@ class VerifyRun:
         check.run(run)
 
     def _open(self, key: QueueKey, is_batch: bool) -> QueueCheck:
-        directory = paths.BATCH_CONSUME_QUEUE if is_batch else paths.CONSUME_QUEUE
         table = self.layout.batch_queues if is_batch else self.layout.queues
         if key in table and table[key].segments:
             if is_batch:
@@ -388,25 +393,30 @@ class VerifyRun:
                 )
             )
             return QueueCheck(self, key)
-        deleted = (
+        return MissingQueueCheck(self, key, is_batch=is_batch)
+
+    def why_deleted(self, topic: str, last: int) -> str:
+        """What tells that a topic's queue was deleted; "" where nothing does.
+
+        Args:
+            topic: of the queue.
+            last: CommitLog offset of its last record.
+        """
+        if last < self._deleted_below.get(topic, 0):
+            return ", and the topic was deleted after its last record"
+        if (
             self.topics is not None
-            and key.topic not in self.topics.topic_config_table
+            and topic not in self.topics.topic_config_table
             # Of a topic that was deleted no queue is left, see `oberth.store.deleted_topics`.
-            and key.topic not in self.topics_with_queues
-        )
-        self.found(
-            Finding(
-                FindingKind.QUEUE_MISSING,
-                f"{directory}/{key.topic}/{key.queue_id}",
-                0,
-                "no file" + (", and no such topic in topics.json" if deleted else ""),
-                "the queue of records that are in the CommitLog",
-                Severity.NOTE if deleted else Severity.DAMAGE,
-                topic=key.topic,
-                queue_id=key.queue_id,
-            )
-        )
-        return QueueCheck(self, key)
+            and topic not in self.topics_with_queues
+        ):
+            return ", and no such topic in topics.json"
+        return ""
+
+    @cached_property
+    def _deleted_below(self) -> dict[str, int]:
+        state = recovery_state.load_state(OsFileSystem(), self.layout.root)
+        return {} if state is None else state.deleted
 
     def _queue_ends(self) -> None:
         for key in self.reader.queue_keys():
@@ -417,7 +427,7 @@ class VerifyRun:
         for key in sorted(self.layout.batch_queues):
             if key not in self.queues and self.layout.batch_queues[key].segments:
                 self.queues[key] = BatchQueueCheck(self, key)
-        for check in self.queues.values():
+        for _, check in sorted(self.queues.items()):
             check.finish()
 
     def in_damage(self, offset: int) -> bool:

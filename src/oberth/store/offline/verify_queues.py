@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from oberth.formats import batch_consume_queue as batch
 from oberth.formats import consume_queue as cq
+from oberth.formats import paths
 from oberth.kernels.queues import UnitRun
 from oberth.store.offline.findings import Finding, FindingKind, Severity, VerifyReport
 from oberth.store.offline.layout import QueueKey, StoreLayout
@@ -41,9 +42,12 @@ class QueueCheckOwner(Protocol):
     def in_damage(self, offset: int) -> bool:
         """Whether a CommitLog offset lies in a damaged range."""
 
+    def why_deleted(self, topic: str, last: int) -> str:
+        """What tells that a topic's queue was deleted; "" where nothing does."""
+
 
 class QueueCheck:
-    """A queue without files: nothing to compare with."""
+    """A queue that cannot have files: nothing to compare with."""
 
     def __init__(self, owner: QueueCheckOwner, key: QueueKey) -> None:
         self.owner = owner
@@ -55,6 +59,37 @@ class QueueCheck:
 
     def finish(self) -> None:
         """Looks at what lies before and after the units that the log speaks of."""
+
+
+class MissingQueueCheck(QueueCheck):
+    """A queue without files whose records the log has: it was lost, or its topic was deleted."""
+
+    def __init__(self, owner: QueueCheckOwner, key: QueueKey, *, is_batch: bool) -> None:
+        super().__init__(owner, key)
+        self._directory = paths.BATCH_CONSUME_QUEUE if is_batch else paths.CONSUME_QUEUE
+        self._unit_size = batch.UNIT_SIZE if is_batch else cq.UNIT_SIZE
+        self._last = 0
+
+    def run(self, run: UnitRun) -> None:
+        """Notes where the last record is."""
+        last = run.units[-self._unit_size :]
+        self._last = max(self._last, int.from_bytes(last[:8], "big"))
+
+    def finish(self) -> None:
+        """Says that it is missing."""
+        deleted = self.owner.why_deleted(self.key.topic, self._last)
+        self.owner.found(
+            Finding(
+                FindingKind.QUEUE_MISSING,
+                f"{self._directory}/{self.key.topic}/{self.key.queue_id}",
+                0,
+                f"no file{deleted}",
+                "the queue of records that are in the CommitLog",
+                Severity.NOTE if deleted else Severity.DAMAGE,
+                topic=self.key.topic,
+                queue_id=self.key.queue_id,
+            )
+        )
 
 
 class SimpleQueueCheck(QueueCheck):
