@@ -240,8 +240,8 @@ class Failover:
         elif name not in self.brokers:
             return  # it starts just now
         elif kind == "power":
-            if self.is_synced and disk.cut_power_at is None:
-                disk.cut_power_at = disk.events + self.rng.randrange(1, 200)
+            if self.is_synced:
+                disk.cut_power(self.loop)
         elif kind == "full":
             self.luck["disk full"] += 1
             disk.fill(disk.events)
@@ -287,7 +287,7 @@ class Failover:
             await asyncio.sleep(rng.expovariate(0.25))
             luck = rng.random()
         for disk in self.disks.values():
-            disk.cut_power_at = None
+            disk.keep_power()
             self._mend(disk)
 
     # The client

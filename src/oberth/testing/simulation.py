@@ -3,8 +3,8 @@
     python -m oberth.testing.simulation --seed 7
     python -m oberth.testing.simulation --seeds 100
 
-Processes are killed, power fails in the middle of a write, connections tear, networks part; then
-everything comes back, and the ledger is checked:
+Processes are killed, power fails in the middle of a write or between two, connections tear,
+networks part; then everything comes back, and the ledger is checked:
 
     acknowledged  ⊆ stored, consumed  committed ⊆ consumed, rolled back never
     consumed      ⊆ sent              delayed   never early
@@ -17,6 +17,7 @@ killed. A seed that fails is printed with the command that runs it again, the sa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import hashlib
@@ -59,6 +60,7 @@ SETTINGS: Final = {
     "bindAddress": "127.0.0.1",
     "brokerIP1": "127.0.0.1",
     "fastListenPort": "0",
+    "flushIntervalCommitLog": "200",
     "busyPollMicros": "0",  # it goes by the real clock
     "mappedFileSizeCommitLog": str(64 << 10),
     "mappedFileSizeConsumeQueue": "2000",
@@ -171,6 +173,29 @@ class MachineDisk(FaultDisk):
     """A disk whose power cut ends its machine."""
 
     on_cut: Callable[[], None] = staticmethod(lambda: None)
+
+    _cut_soon: asyncio.TimerHandle | None = None
+
+    def cut_power(self, loop: SimulatedLoop) -> None:
+        """Power fails soon: in the middle of a write or a sync, or at any moment between two."""
+        if self.cut_power_at is not None or self._cut_soon is not None:
+            return
+        if loop.rng.random() < 0.5:
+            self.cut_power_at = self.events + loop.rng.randrange(1, 200)
+            return
+        wait_s = loop.rng.uniform(0.0, 3.0)
+        self._cut_soon = loop.call_later(wait_s, self._cut_now, context=contextvars.Context())
+
+    def keep_power(self) -> None:
+        """What was to fail does not."""
+        self.cut_power_at = None
+        if self._cut_soon is not None:
+            self._cut_soon.cancel()
+
+    def _cut_now(self) -> None:
+        self.cut_power_at = self.events
+        with contextlib.suppress(PowerCut):
+            self.event("nothing was being written")
 
     def event(self, what: str) -> None:
         try:
@@ -313,6 +338,7 @@ class Simulation:
         }
         config, store_config, _ = read_configs(settings)
         is_sync = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        flush_interval_s = store_config.flush_interval_commit_log_ms / 1000
         loop = self.loop
         broker = Broker(
             config, store_config, clock_ms=loop.wall_ms, files=life.disk, background=False
@@ -322,7 +348,7 @@ class Simulation:
         loop.trace(f"{name} serves")
         checkpoint_at = loop.time() + 5
         while True:
-            await asyncio.sleep(self.rng.uniform(0.001, 0.02) if is_sync else 0.2)
+            await asyncio.sleep(self.rng.uniform(0.001, 0.02) if is_sync else flush_interval_s)
             broker.parts.store.flush()
             if loop.time() >= checkpoint_at:
                 checkpoint_at = loop.time() + 5
@@ -505,9 +531,7 @@ class Simulation:
             self._begin_again(lambda: self.start_broker(name))
 
     def _cut_power(self) -> None:
-        disk = self.brokers["broker-a"].disk
-        if disk.cut_power_at is None:
-            disk.cut_power_at = disk.events + self.rng.randrange(1, 200)
+        self.brokers["broker-a"].disk.cut_power(self.loop)
 
     def _kill_client(self) -> None:
         name = self.rng.choice(sorted(self.clients))
@@ -594,7 +618,7 @@ class Simulation:
         self.is_over = True
         loop.heal()
         for life in self.brokers.values():
-            life.disk.cut_power_at = None
+            life.disk.keep_power()
         loop.trace("no more bad luck")
         ledger = self.ledger
         for _ in range(SETTLE_S):
