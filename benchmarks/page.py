@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-NAMES: Final = ("connections", "broker", "features")
+NAMES: Final = ("connections", "beside", "broker", "features")
 OUT: Final = Path("build") / "bench-page.md"
 
 

@@ -1,6 +1,6 @@
 /* wire_load: requests from many connections, some on each connection's way at a time.
 
-   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE]]]]]]
+   wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE [GROUP]]]]]]]
 
    One thread, epoll, no allocation once it runs: it takes a fifth of what a broker takes for the
    same messages, where an official client takes more than the broker. SENDERS of the connections
@@ -11,14 +11,18 @@
    KIND is what is asked:
      send       messages of BYTES (unless told otherwise)
      pull       up to 32 messages of a queue from its beginning to its end, and again from the beginning
+     follow     the same once, then what comes: an empty answer waits at the broker for up to 15 s; one request for each queue
      pop        up to 32 messages of a queue, then an acknowledgement for each, one after the other;
                 BROKER is the name that receipts have
-     commit     the offset of the group wire-load in a queue
+     commit     the offset of the group in a queue
      heartbeat  of a client that sends and reads
 
-   Prints one line of JSON: messages (of pull those read, of pop those acknowledged, of commit and
+   GROUP reads and commits, wire-load unless told otherwise.
+
+   Prints one line of JSON: messages (of pull and follow those read, of pop those acknowledged, of commit and
    heartbeat requests), refused requests, messages a second, all messages and requests with those of
-   the warm-up, latencies of requests in us.
+   the warm-up, latencies of requests in us, and of follow how many messages it had still to read. Its seconds
+   end with the last message that it read.
 
    Frames are those of the Java client with a JSON header; a send is SEND_MESSAGE_V2. */
 #define _GNU_SOURCE
@@ -40,7 +44,7 @@
 
 enum { READ_SIZE = 1 << 16, HEADER_ROOM = 2048, BUCKETS = 4096, HELD_MAX = 1 << 20, ASKED = 32 };
 
-enum { SEND, PULL, POP, COMMIT, HEARTBEAT };
+enum { SEND, PULL, FOLLOW, POP, COMMIT, HEARTBEAT };
 
 typedef struct {
     int socket;
@@ -53,7 +57,7 @@ typedef struct {
 /* What a request on the way is about: where a queue is read, and what of a pop is not acknowledged. */
 typedef struct {
     long queue;
-    int64_t offset;
+    int64_t offset, behind;
     int64_t start, pop_time, revive, popped[ASKED];
     int popped_count, acked;
 } Slot;
@@ -61,7 +65,7 @@ typedef struct {
 static Connection *connections;
 static Slot *state;
 static int kind;
-static const char *broker = "broker-a";
+static const char *broker = "broker-a", *group = "wire-load";
 static int64_t *sent_at; /* by opaque: connection * outstanding + slot */
 static long outstanding, body_size, queues = 4, topics = 0;
 static const char *topic;
@@ -69,7 +73,7 @@ static uint8_t *frame_memory;
 static size_t frame_room;
 static int epoll_fd;
 static uint64_t buckets[BUCKETS], acknowledged, requests, refused, measured;
-static int64_t measure_from;
+static int64_t measure_from, read_last;
 static uint64_t next_message;
 
 static int64_t now_ns(void) {
@@ -121,31 +125,31 @@ static size_t make_request(uint8_t *out, long opaque) {
     int code = 0;
     int64_t wall = (int64_t)time(NULL) * 1000;
     fields[0] = 0;
-    if (kind == PULL) {
+    if (kind == PULL || kind == FOLLOW) {
         code = 11;
         snprintf(fields, sizeof fields,
-            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"queueOffset\":\"%lld\","
-            "\"maxMsgNums\":\"%d\",\"sysFlag\":\"0\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"15000\","
+            "\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"queueOffset\":\"%lld\","
+            "\"maxMsgNums\":\"%d\",\"sysFlag\":\"%d\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"15000\","
             "\"subVersion\":\"0\",\"expressionType\":\"TAG\"",
-            topic, slot->queue, (long long)slot->offset, ASKED);
+            group, topic, slot->queue, (long long)slot->offset, ASKED, kind == FOLLOW ? 2 : 0);
     } else if (kind == POP && slot->acked < slot->popped_count) {
         code = 200051;
         long long offset = (long long)slot->popped[slot->acked];
         snprintf(fields, sizeof fields,
-            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"offset\":\"%lld\","
+            "\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"offset\":\"%lld\","
             "\"extraInfo\":\"%lld %lld 60000 %lld 0 %s %ld %lld\"",
-            topic, slot->queue, offset, (long long)slot->start, (long long)slot->pop_time, (long long)slot->revive, broker, slot->queue, offset);
+            group, topic, slot->queue, offset, (long long)slot->start, (long long)slot->pop_time, (long long)slot->revive, broker, slot->queue, offset);
     } else if (kind == POP) {
         code = 200050;
         snprintf(fields, sizeof fields,
-            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"maxMsgNums\":\"%d\","
+            "\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"maxMsgNums\":\"%d\","
             "\"invisibleTime\":\"60000\",\"pollTime\":\"0\",\"bornTime\":\"%lld\",\"initMode\":\"0\",\"expType\":\"TAG\",\"exp\":\"*\"",
-            topic, slot->queue, ASKED, (long long)wall + 1000);
+            group, topic, slot->queue, ASKED, (long long)wall + 1000);
     } else if (kind == COMMIT) {
         code = 15;
         snprintf(fields, sizeof fields,
-            "\"consumerGroup\":\"wire-load\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"commitOffset\":\"%llu\"",
-            topic, slot->queue, (unsigned long long)(requests + 1));
+            "\"consumerGroup\":\"%s\",\"topic\":\"%s\",\"queueId\":\"%ld\",\"commitOffset\":\"%llu\"",
+            group, topic, slot->queue, (unsigned long long)(requests + 1));
     } else {
         code = 34;
         body = "{\"clientID\":\"wire-load\",\"consumerDataSet\":[{\"consumeFromWhere\":\"CONSUME_FROM_FIRST_OFFSET\","
@@ -249,16 +253,18 @@ static const char *text_behind(const uint8_t *header, size_t size, const char *n
 
 /* What an answer says: how many messages it stands for; notes what the slot asks next. */
 static uint64_t take_answer(Slot *slot, long code, const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size_) {
-    if (kind == PULL) {
+    if (kind == PULL || kind == FOLLOW) {
         int64_t next = atoll(text_behind(header, header_size, "\"nextBeginOffset\":\""));
         int64_t end = atoll(text_behind(header, header_size, "\"maxOffset\":\""));
-        slot->offset = code == 0 && next < end ? next : 0;
+        slot->offset = kind == FOLLOW || (code == 0 && next < end) ? next : 0;
+        slot->behind = end - next;
         uint64_t count = 0;
         for (size_t position = 0; code == 0 && position + 4 <= body_size_; count++) {
             uint32_t size;
             memcpy(&size, body + position, 4);
             position += ntohl(size);
         }
+        if (count > 0) read_last = now_ns();
         return count;
     }
     if (kind != POP) return code == 0;
@@ -338,7 +344,7 @@ static void read_answers(Connection *connection, long *slots) {
         requests++;
         if (kind == SEND) acknowledged += code == 0;
         else acknowledged += take_answer(state + opaque, code, header, header_size, header + header_size, length - 4 - header_size);
-        int is_empty = (kind == PULL && (code == 19 || code == 20 || code == 21)) || (kind == POP && (code == 209 || code == 210));
+        int is_empty = ((kind == PULL || kind == FOLLOW) && (code == 19 || code == 20 || code == 21)) || (kind == POP && (code == 209 || code == 210));
         if (code != 0 && !is_empty && refused++ == 0) fprintf(stderr, "refused: %.*s\n", (int)header_size, (const char *)header);
         if (sent_at[opaque] >= measure_from && measure_from) {
             buckets[bucket_of((uint64_t)(now - sent_at[opaque]))]++;
@@ -355,7 +361,7 @@ static void read_answers(Connection *connection, long *slots) {
 
 int main(int count, char **words) {
     if (count < 9) {
-        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE]]]]]]\n");
+        fprintf(stderr, "usage: wire_load HOST PORT TOPIC CONNECTIONS OUTSTANDING BYTES WARM_S SECONDS [QUEUES [SENDERS [TOPICS [KIND [BROKER [RATE [GROUP]]]]]]]\n");
         return 2;
     }
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(words[2]))};
@@ -368,16 +374,17 @@ int main(int count, char **words) {
     if (count > 9) queues = atol(words[9]);
     long senders = count > 10 && atol(words[10]) > 0 ? atol(words[10]) : total;
     if (count > 11) topics = atol(words[11]);
-    static const char *const kinds[] = {"send", "pull", "pop", "commit", "heartbeat"};
+    static const char *const kinds[] = {"send", "pull", "follow", "pop", "commit", "heartbeat"};
     if (count > 12) {
         while (kind <= HEARTBEAT && strcmp(words[12], kinds[kind])) kind++;
         if (kind > HEARTBEAT) {
-            fprintf(stderr, "kind %s, allowed send, pull, pop, commit, heartbeat\n", words[12]);
+            fprintf(stderr, "kind %s, allowed send, pull, follow, pop, commit, heartbeat\n", words[12]);
             return 2;
         }
     }
     if (count > 13) broker = words[13];
     if (count > 14) rate = atof(words[14]);
+    if (count > 15) group = words[15];
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
@@ -446,14 +453,16 @@ int main(int count, char **words) {
             if (events[n].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_answers(connection, slots);
         }
     }
-    double took = (double)(now_ns() - began) / 1e9;
+    double took = (double)((kind == FOLLOW && read_last > began ? read_last : now_ns()) - began) / 1e9;
     uint64_t counted = acknowledged - before;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"ok\": %llu, \"refused\": %llu, \"per_s\": %.0f, \"total\": %llu, \"requests\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"own_cpu_s\": %.2f}\n",
+    int64_t behind = 0;
+    for (long n = 0; n < senders * outstanding; n++) behind += state[n].behind;
+    printf("{\"ok\": %llu, \"refused\": %llu, \"per_s\": %.0f, \"total\": %llu, \"requests\": %llu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"behind\": %lld, \"own_cpu_s\": %.2f}\n",
            (unsigned long long)counted, (unsigned long long)refused, (double)counted / took,
            (unsigned long long)acknowledged, (unsigned long long)requests, percentile(0.5), percentile(0.99),
-           percentile(0.999), percentile(0.9999999),
+           percentile(0.999), percentile(0.9999999), (long long)behind,
            (double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec / 1e6 + (double)usage.ru_stime.tv_sec + (double)usage.ru_stime.tv_usec / 1e6);
     return 0;
 }
