@@ -303,3 +303,21 @@ async def test_a_slave_is_known_by_its_address_however_it_is_written(
         assert shown["addr"] == str(peer_address((peer, 7)))
     finally:
         await ha.aclose()
+
+
+async def test_a_slave_that_has_not_said_how_far_it_is_counts_as_behind(tmp_path: Path) -> None:
+    """It is connected and asks at once: its report may come after what it asks."""
+    ha = make(tmp_path, "127.0.0.1:1").services.ha
+    connection = HAConnection(ha._accepted)
+    connection.connection_made(Transport(("10.0.0.7", 7)))
+    try:
+        await until(lambda: ha._served)
+        request = RemotingCommand(code=43)
+        channel: Any = SimpleNamespace(remote=peer_address(parse_address("10.0.0.7:10911")))
+        assert ha.answer_behind_log(channel, request, request) is None
+        channel.reply = lambda _, response: told.append(response)
+        told: list[RemotingCommand] = []
+        connection.data_received(REPORT.pack(0))
+        await until(lambda: told == [request])
+    finally:
+        await ha.aclose()

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -268,16 +269,52 @@ async def test_a_full_disk_does_not_end_the_look_at_the_master(
         tables = slave.services.tables
         take_all, calls = tables.take_all, []
 
-        async def full_at_first(address: str) -> None:
+        async def full_at_first(address: str, **options: bool) -> None:
             calls.append(address)
             if len(calls) == 1:
                 raise OSError(28, "No space left on device")
-            await take_all(address)
+            await take_all(address, **options)
 
         monkeypatch.setattr(tables, "take_all", full_at_first)
         await until(lambda: calls)
         master.parts.topics.create_internal("later", 2)
         await until(lambda: "later" in topics_of(slave))
+
+
+@pytest.mark.parametrize("is_sent_the_log", [False, True])
+async def test_who_is_sent_no_log_does_not_ask_how_far_its_master_has_delivered(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch, is_sent_the_log: bool
+) -> None:
+    """Else it would pass messages by that it does not have, if it became the master then."""
+    monkeypatch.setattr(ha_service, "METADATA_PERIOD_S", 0.01)
+    monkeypatch.setattr(ha_service, "TIMER_PERIOD_S", 0.01)
+    asked: Counter[int] = Counter()
+
+    def noted(code: int, *more: Any) -> RemotingCommand:
+        asked[code] += 1
+        return create_request(code, *more)
+
+    async def fit(self: ha_service.HAService, address: str) -> bool:
+        del self, address
+        return is_sent_the_log
+
+    monkeypatch.setattr(slave_tables, "create_request", noted)
+    monkeypatch.setattr(ha_service.HAService, "_segments_fit", fit)
+    progress = {
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_TIMER_CHECK_POINT,
+    }
+    async with (
+        make(tmp_path / "a", name_server, haSendHeartbeatInterval="100"),
+        make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave,
+    ):
+        await until(lambda: asked[RequestCode.GET_ALL_TOPIC_CONFIG] > 10)
+        if is_sent_the_log:
+            await until(lambda: progress <= set(asked))
+        else:
+            assert slave.services.ha.master_address
+            assert progress.isdisjoint(asked)
 
 
 async def test_large_tables_are_decoded_beside_the_loop(
@@ -303,13 +340,19 @@ async def test_large_tables_are_decoded_beside_the_loop(
             ours.offsets.commit(f"group{number}", f"topic{number}", 0, number, 1)
             mode = MessageRequestMode(topic="T", consumer_group=f"group{number}", mode="POP")
             master.processors.assignment._modes.setdefault("T", {})[f"group{number}"] = mode
+        mapping = {"topic": "static", "bname": "oberth", "totalQueues": 0, "hostedQueues": {}}
+        version = {"counter": 7, "stateVersion": 0, "timestamp": 1}
+        ours.static_topics.read(
+            {"dataVersion": version, "topicQueueMappingInfoMap": {"static": mapping}}
+        )
         await until(lambda: slave.services.ha.master_address)
         monkeypatch.setattr(Bean, "from_json", classmethod(from_json))
         monkeypatch.setattr(consumer_offsets, "MERGED_A_TURN", 100)
         await slave.services.tables.take_all(str(master.address))
         assert {"TopicConfigs", "TopicConfig", "SubscriptionGroupConfig", "ConsumerOffsets",
-                "MessageRequestMode"}.isdisjoint(on_loop)  # fmt: skip
+                "MessageRequestMode", "TopicQueueMappingDetail"}.isdisjoint(on_loop)  # fmt: skip
         assert topics_of(slave) == topics_of(master)
+        assert list(theirs.static_topics.table) == ["static"]
         assert theirs.offsets.query("group1499", "topic1499", 0) == 1499
         assert slave.processors.assignment.mode_of("T", "group1499")[0] == "POP"
 
@@ -348,11 +391,11 @@ async def test_what_a_full_disk_did_not_take_is_taken_over_later(
             with pytest.raises(OSError, match="No space left"):
                 await assignment.replace_all(modes)
             with pytest.raises(OSError, match="No space left"):
-                mappings.replace_all(document)
+                mappings.replace_all(*mappings.decoded(document))
             assert assignment.mode_of("T", "G")[0] == "PULL"
             assert not mappings.table
         await assignment.replace_all(modes)
-        mappings.replace_all(document)
+        mappings.replace_all(*mappings.decoded(document))
         config = tmp_path / "b" / "config"
         assert "POP" in (config / "messageRequestMode.json").read_text()
         assert "static" in (config / "topicQueueMapping.json").read_text()

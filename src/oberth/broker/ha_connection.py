@@ -293,13 +293,19 @@ class Replica:
 
 
 class MasterLink:
-    """What a slave knows of its connection to the master."""
+    """What a slave knows of its connection to the master.
 
-    __slots__ = ("_rated_at_s", "_rated_bytes", "bytes_per_s", "is_active", "last_read_ms",
-                 "last_write_ms", "received_bytes")  # fmt: skip
+    Attributes:
+        is_active: it is open.
+        is_answered: something came over it, so the master knows how far this slave's log reaches.
+    """
+
+    __slots__ = ("_rated_at_s", "_rated_bytes", "bytes_per_s", "is_active", "is_answered",
+                 "last_read_ms", "last_write_ms", "received_bytes")  # fmt: skip
 
     def __init__(self) -> None:
         self.is_active = False
+        self.is_answered = False
         self.received_bytes = 0
         self.bytes_per_s = 0
         self.last_read_ms = 0
@@ -309,6 +315,7 @@ class MasterLink:
 
     def received(self, count: int, now_ms: int, now_s: float) -> None:
         """Bytes have come."""
+        self.is_answered = True
         self.received_bytes += count
         self.last_read_ms = now_ms
         span_s = now_s - self._rated_at_s

@@ -293,7 +293,7 @@ class HAService:
 
         What was delivered is in the log. A replica that is told and lacks that part of the log
         passes by those messages if it becomes the master. So a slave that follows is told when it
-        has the log so far, and refused if that takes long.
+        has the log so far, and refused if that takes long; a slave of ours asks only once it does.
         """
         untold = _Untold(
             self._store.max_phy_offset,
@@ -321,11 +321,10 @@ class HAService:
         self._untold_bytes -= len(response.body)
 
     def _lags(self, untold: _Untold) -> bool:
-        """Whether a slave at an address is not as far as what it asked for."""
+        """Whether a slave at an address is not as far as what it asked for, or has not said so."""
         host, acked = untold.channel.remote.host, self.replicas.acked
         return any(
-            acked.get(each, untold.end) < untold.end and each.address.host == host
-            for each in self._served
+            acked.get(each, -1) < untold.end and each.address.host == host for each in self._served
         )
 
     def _tell(self, now_s: float) -> None:
@@ -709,7 +708,7 @@ class HAService:
                     connection.write(self._report())
                     link.last_write_ms = now_ms()
         finally:
-            link.is_active = False
+            link.is_active = link.is_answered = False
             self._followed = None
             if syncing is not None:
                 syncing.cancel()
@@ -771,7 +770,9 @@ class HAService:
         while True:
             if self.master_address is not None and not self.acts:
                 try:
-                    await self.tables.take_all(self.master_address)
+                    await self.tables.take_all(
+                        self.master_address, with_offsets=self._link.is_answered
+                    )
                 except (OberthError, OSError) as error:  # a full disk, too
                     _LOG.warning(
                         "topics, groups and offsets could not be fetched from the master at %s: %s",
@@ -784,7 +785,7 @@ class HAService:
         """How far the master's timer has come, again and again. RocketMQ: the same every 3 s."""
         while True:
             address = self.master_address
-            if address is not None and not self.acts:
+            if address is not None and not self.acts and self._link.is_answered:
                 try:
                     await self.tables.follow_timer(address)
                 except (OberthError, OSError) as error:

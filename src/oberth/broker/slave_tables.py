@@ -77,20 +77,27 @@ class SlaveTables:
         self.take_modes: Callable[[MessageRequestModes], Awaitable[None]] = _pass_over
         self.timers: TimerFollower | None = None
 
-    async def take_all(self, address: str) -> None:
+    async def take_all(self, address: str, *, with_offsets: bool = True) -> None:
         """Fetches a master's tables now.
 
         Topics and groups are asked for in pages and replaced where their versions differ, so what
         the master has deleted goes here too, offsets of deleted groups and topics with it. Offsets
         are merged: the master's win.
 
+        Args:
+            address: the master's.
+            with_offsets: take 43 and 45, too. They say what the master has delivered or handed
+                out; a slave that has them without that part of the log, as one that its master
+                does not know yet, passes it by if it becomes the master.
+
         Raises:
             RemotingError: the master cannot be asked.
             ConfigFormatError: it answered something else.
         """
         topics = await self._synchronize_topics(address)
-        await self._merge_offsets(address, only_newer=False)
-        await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._schedule.read)
+        if with_offsets:
+            await self._merge_offsets(address, only_newer=False)
+            await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._schedule.read)
         are_groups_new = await self._synchronize_groups(address)
         modes = await self._ask(
             address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, MessageRequestModes.from_json
@@ -158,7 +165,9 @@ class SlaveTables:
             changed = [*replaced.changed, *replaced.gone]
             if replaced.gone:
                 await in_turns(self._offsets.delete_in_slices(topics=replaced.gone))
-        self._static_topics.replace_all(document)
+        if self._static_topics.differs(document):
+            mappings = await asyncio.to_thread(self._static_topics.decoded, document)
+            self._static_topics.replace_all(*mappings)
         return changed
 
     async def _synchronize_groups(self, address: str) -> bool:

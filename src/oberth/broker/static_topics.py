@@ -274,28 +274,41 @@ class StaticTopics:
         self.data_version = self.data_version.next(self._clock_ms())
         self._file.write(self._encode(self.table))
 
-    def replace_all(self, document: Any) -> None:
-        """Take over a master's table, from the answer to GET_ALL_TOPIC_CONFIG.
+    def differs(self, document: Any) -> bool:
+        """Whether a master's answer to GET_ALL_TOPIC_CONFIG has another table than this one.
 
         Raises:
             ConfigFormatError: it is no document of mappings.
-            OSError: it cannot be written, so nothing is taken over.
         """
         wanted = document.get("topicQueueMappingDetailMap") if isinstance(document, dict) else None
         version = document.get("mappingDataVersion") if isinstance(document, dict) else None
         if not wanted and not self.table:
-            return
-        tree = {"dataVersion": version or {}, "topicQueueMappingInfoMap": wanted or {}}
-        if DataVersion.from_json(version or {}, "mappingDataVersion") == self.data_version:
-            return
-        before = self.table, self.data_version
-        self.read(tree)
+            return False
+        return DataVersion.from_json(version or {}, "mappingDataVersion") != self.data_version
+
+    def decoded(self, document: Any) -> tuple[TopicQueueMappings, bytes]:
+        """The table of such an answer, and the file that has it. Any thread may call.
+
+        Raises:
+            ConfigFormatError: something that is no mapping, or a name that no topic may have.
+        """
+        mappings = self._checked(
+            {
+                "dataVersion": document.get("mappingDataVersion") or {},
+                "topicQueueMappingInfoMap": document.get("topicQueueMappingDetailMap") or {},
+            }
+        )
+        return mappings, mappings.encode()
+
+    def replace_all(self, mappings: TopicQueueMappings, file: bytes) -> None:
+        """Take over a master's table, see `decoded`.
+
+        Raises:
+            OSError: it cannot be written, so nothing is taken over.
+        """
+        self._file.write(file)
+        self._take(mappings)
         self._changes += 1
-        try:
-            self._file.write(self._encode(self.table))
-        except OSError:
-            self.table, self.data_version = before
-            raise
 
     # Files
 
@@ -313,6 +326,14 @@ class StaticTopics:
         Raises:
             ConfigFormatError: something that is no mapping, or a name that no topic may have.
         """
+        self._take(self._checked(document))
+
+    def _take(self, mappings: TopicQueueMappings) -> None:
+        self.table = mappings.topic_queue_mapping_info_map
+        self.data_version = mappings.data_version
+
+    def _checked(self, document: Any) -> TopicQueueMappings:
+        """The mappings of a document. Any thread may call."""
         mappings = TopicQueueMappings.from_json(document, "topicQueueMapping.json")
         for topic, detail in mappings.topic_queue_mapping_info_map.items():
             try:
@@ -327,8 +348,7 @@ class StaticTopics:
                     "the mapping of static topic %s was made for broker %s, this broker is %s",
                     topic, detail.bname, self._broker_name,
                 )  # fmt: skip
-        self.table = mappings.topic_queue_mapping_info_map
-        self.data_version = mappings.data_version
+        return mappings
 
     def _encode(self, table: dict[str, TopicQueueMappingDetail]) -> bytes:
         return TopicQueueMappings(
