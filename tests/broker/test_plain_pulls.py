@@ -8,12 +8,14 @@ import json
 import random
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.rigs.plain_requests import answers_to, frame, is_whole_request
 
 from oberth.broker import plain_pulls
+from oberth.broker.plain_pulls import SENDS_OWED_MAX, PlainRequests
 from oberth.formats.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
 from oberth.kernels import arguments, runtime
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -267,6 +269,78 @@ async def test_pulls_of_many_connections_in_one_turn(make_live: MakeLive) -> Non
             bodies = re.findall(rb"UNIQ_KEY\x01K(\d+)", answer.body)
             assert bodies == [b"%d" % (each * 4 + n % 4) for each in (turn, turn + 1)]
     assert live.broker.processors.pull.plain.served == 7 * 16
+
+
+async def test_what_those_got_who_lag_is_known(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least that a group got, of those whose place lies far before the end of a queue."""
+    monkeypatch.setattr(plain_pulls, "LAG_MIN", 20)
+    live = await make_live(autoCreateTopicEnable="true")
+    plain = live.broker.processors.pull.plain
+    peers = [live.another() for _ in range(16)]
+    for n in range(120):
+        await live.peer.send("T", b"%d" % n, n % 4, {"UNIQ_KEY": f"K{n}"})
+
+    async def pull(offset: int, count: int) -> int:
+        """All peers at once, 16 pulls of 16 groups; what was known behind them."""
+        pulls = (
+            peer.pull("T", offset, 0, group=f"G{n}", maxMsgNums=str(count + n))
+            for n, peer in enumerate(peers)
+        )
+        for answer in await asyncio.gather(*pulls):
+            assert answer.code == 0
+        least = min(plain.lagging.values(), default=0)
+        plain.lagging.clear()
+        return least
+
+    await pull(0, 1)
+    assert await pull(1, 2) == 2
+    assert await pull(20, 1) == 0
+
+
+def test_senders_give_way_to_readers_that_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn takes as many sends as those before handed messages out, and who waited is first."""
+    monkeypatch.setattr(plain_pulls, "SENDS_MIN", 32)
+    monkeypatch.setattr(plain_pulls, "SHARED_TURNS", 1)
+
+    class Connection:
+        def __init__(self, sends: bool | None) -> None:
+            self.context = None if sends is None else SimpleNamespace(sends=sends)
+
+    sends: Any = SimpleNamespace(memory=None, frame_size=100)
+    pulls: Any = SimpleNamespace()
+    requests = PlainRequests(sends, pulls)
+    senders = [Connection(True) for _ in range(4)]
+    others = [Connection(False), Connection(None)]
+    burst = bytes(64 * 100)
+    waiting: dict[Any, bytes | bytearray] = {}
+
+    def turn(handed_out: int) -> list[int]:
+        """A burst of each, and a pull of the others; who of the senders was served."""
+        nonlocal waiting
+        pulls.lagging.clear()
+        if handed_out:
+            pulls.lagging.update({("G", "T"): handed_out, ("H", "T"): handed_out + 1})
+        came: dict[Any, bytes | bytearray] = dict(waiting)
+        for each in senders:
+            came.setdefault(each, burst)
+        came |= dict.fromkeys(others, b"a pull")
+        waiting = requests.defer(came)
+        assert all(each in came for each in others)
+        assert not came.keys() & waiting.keys()
+        return [senders.index(each) for each in came if each in senders]
+
+    assert turn(0) == [0, 1, 2, 3]
+    assert [turn(128) for _ in range(4)] == [[0, 1], [2, 3], [0, 1], [2, 3]]
+    assert turn(1000) == [0, 1, 2, 3]
+    # What one has taken beyond its share is taken from the next turns.
+    assert [turn(32) for _ in range(4)] == [[0], [], [1], []]
+    assert turn(0) == [2, 3, 0, 1]
+    burst = bytes(1000 * 100)
+    turns = [turn(1) for _ in range(2 * SENDS_OWED_MAX)]
+    assert [len(each) for each in turns].count(1) == 2
+    assert turn(0)
 
 
 async def test_where_the_extension_is_missing(

@@ -222,12 +222,14 @@ class Broker(Service):
         table, clients = self.services.processors, self.processors.clients
         # A gate, or what extends the table, must see each request: then the general way serves all
         is_open = not (access.is_enabled or self.extend)
-        sends, pulls = self.processors.send.plain, self.processors.pull.plain
+        sends = self.processors.send.plain
+        plain = PlainRequests(sends, self.processors.pull.plain) if is_open else None
         self.server = RemotingServer(
             access.guard(table),
             options,
             on_close=clients.connection_closed,
-            data_taker=PlainRequests(sends, pulls) if is_open else None,
+            data_taker=plain,
+            defer=None if plain is None else plain.defer,
         )
         await self.server.start()
         port = self.server.address.port

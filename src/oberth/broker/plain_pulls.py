@@ -43,6 +43,18 @@ puts off what it has no time for."""
 LOOK_UPS_MIN: Final = 16
 """Stretches that are looked up however late it is: most turns have no more."""
 
+LAG_MIN: Final = 2_000
+"""Messages that a reader of a queue is behind its end before the senders of a turn give way."""
+
+SENDS_MIN: Final = 64
+"""Sends that a turn takes in any case: with fewer its own cost is felt."""
+
+SHARED_TURNS: Final = 8
+"""Turns in which groups are counted: an answered reader comes back in some later one."""
+
+SENDS_OWED_MAX: Final = 4
+"""Turns without a send at most, behind one with more than its share."""
+
 
 class Ask(NamedTuple):
     """What pulls have in common that ask the same of a topic.
@@ -108,6 +120,8 @@ class PlainPullService:
 
     Attributes:
         served: pulls so far.
+        lagging: by group and topic, how far these turns have brought those that read what lies far
+            before the end of a queue, in messages; who shares turns clears it. None: nobody does.
     """
 
     def __init__(
@@ -133,11 +147,20 @@ class PlainPullService:
         self._pulls: PlainPulls | None = None
         self._asks: dict[bytes, Ask] = {}
         self.served = 0
+        self.lagging: dict[tuple[str, str], int] | None = None
 
     def config_changed(self, changes: Mapping[str, str]) -> None:
         """Limits may have changed."""
         del changes
         self._pulls = None
+
+    def note_progress(self, group: str, topic: str, count: int, left: int) -> None:
+        """A group was brought some messages further; so many are left to its queue's end."""
+        if self.lagging is not None and left > LAG_MIN:
+            key = group, topic
+            if len(self.lagging) >= ASKS_KEPT_MAX:
+                self.lagging.clear()
+            self.lagging[key] = self.lagging.get(key, 0) + count
 
     def serve(self, came: list[tuple[Channel, Buffer]]) -> tuple[int, list[tuple[Channel, Buffer]]]:
         """Serve the plain pulls of one turn of the loop.
@@ -195,13 +218,13 @@ class PlainPullService:
 
     def _give(
         self, pulls: PlainPulls, asks: list[Ask], until_s: float
-    ) -> dict[int, tuple[int, int, Allowed]]:
+    ) -> dict[int, tuple[int, int, Allowed, int]]:
         """Have answered what may be, as far as the time goes.
 
         Returns:
-            By stretch: the number of who asks, queue id and right.
+            By stretch: the number of who asks, queue id, right, and where the queue ends.
         """
-        given: dict[int, tuple[int, int, Allowed]] = {}
+        given: dict[int, tuple[int, int, Allowed, int]] = {}
         allowed: dict[int, Allowed | None] = {}
         for number, by, queue_id, low, high in pulls.stretches():
             if number >= LOOK_UPS_MIN and time.monotonic() >= until_s:
@@ -229,17 +252,17 @@ class PlainPullService:
                 topic_sys_flag=right.topic_sys_flag,
             )
             pulls.give(number, *found[:5], start, middle)
-            given[number] = by, queue_id, right
+            given[number] = by, queue_id, right, found.max_offset
         return given
 
     def _note(
         self,
         pulls: PlainPulls,
         asks: list[Ask],
-        given: Mapping[int, tuple[int, int, Allowed]],
+        given: Mapping[int, tuple[int, int, Allowed, int]],
     ) -> None:
         """Count what was handed out, and keep how far groups have come."""
-        for number, (_, _, right) in given.items():
+        for number, (_, _, right, _) in given.items():
             count, messages, size = pulls.served(number)
             if count:
                 nums, sizes = right.counts()
@@ -248,16 +271,22 @@ class PlainPullService:
                 self._gets.add(messages, count)
         offsets, now_ms = self._offsets, self._now_ms()
         reached: dict[tuple[int, int], int] = {}
+        left: dict[int, int] = {}
         for number, sys_flag, commit_offset, next_offset in pulls.answered():
-            by, queue_id, _ = given[number]
+            by, queue_id, _, end = given[number]
             if sys_flag & PULL_COMMITS and commit_offset >= 0:
                 header = asks[by].header
                 group, topic = header.consumer_group, header.topic
                 offsets.commit(group, topic, queue_id, commit_offset, now_ms)
             reached[by, queue_id] = next_offset
+            left[number] = end - next_offset
         for (by, queue_id), next_offset in reached.items():
             header = asks[by].header
             offsets.commit_pull(header.consumer_group, header.topic, queue_id, next_offset)
+        for number, count in left.items():
+            header = asks[given[number][0]].header
+            messages = pulls.served(number)[1]
+            self.note_progress(header.consumer_group, header.topic, messages, count)
 
 
 class PlainRequests:
@@ -271,7 +300,41 @@ class PlainRequests:
     def __init__(self, sends: PlainSendService, pulls: PlainPullService) -> None:
         self._sends = sends
         self._pulls = pulls
+        self._room = self._share = self._turns = 0
+        self._lagging = pulls.lagging = {}
         self.memory = sends.memory
+
+    def defer(self, came: dict[Channel, bytes | bytearray]) -> dict[Channel, bytes | bytearray]:
+        """Takes out of what came the sends that wait for the next turn, if readers lag.
+
+        A reader has one request for each queue on its way and gets 32 messages for it, so how fast
+        it is follows from how many turns there are, and senders make them long. So while groups
+        read what lies far behind, a turn takes about as many sends as the turns before handed
+        messages to that group of them which got fewest. Nobody waits for readers: the loop has as
+        much to do as before, in shorter turns.
+        """
+        self._turns += 1
+        if self._turns >= SHARED_TURNS:
+            self._share = -(-min(self._lagging.values(), default=0) // self._turns)
+            self._turns = 0
+            self._lagging.clear()
+        share = self._share
+        later: dict[Channel, bytes | bytearray] = {}
+        if not share:
+            self._room = 0
+            return later
+        share = max(share, SENDS_MIN) * self._sends.frame_size
+        self._room = max(min(self._room, 0), -SENDS_OWED_MAX * share) + share
+        for channel, data in came.items():
+            if channel.context is None or not channel.context.sends:
+                continue
+            if self._room <= 0:
+                later[channel] = data
+            else:
+                self._room -= len(data)
+        for channel in later:
+            del came[channel]
+        return later
 
     def serve(
         self, came: Mapping[Channel, bytes | bytearray]

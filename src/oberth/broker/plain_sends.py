@@ -58,6 +58,7 @@ class PlainSendService:
 
     Attributes:
         served: messages so far.
+        frame_size: bytes of a send in the last turn, on average.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class PlainSendService:
         self._refuses = refuses
         self._sends: PlainSends[SendTopic] | None = None
         self.served = 0
+        self.frame_size = 1
 
     def topics_changed(self) -> None:
         """The general way looks at each topic again."""
@@ -154,15 +156,20 @@ class PlainSendService:
         self.served += count
         left: list[tuple[Channel, Buffer]] = []
         waiting: list[tuple[Channel, bytes]] = []
+        size = 0
         for (channel, data), used, answer in zip(
             came.items(), sends.used(), sends.answers(), strict=True
         ):
-            if answer and waits:
-                waiting.append((channel, answer))
-            elif answer:
-                channel.write_frames(answer)
+            if answer:
+                size += used
+                channel.context.sends = True
+                if waits:
+                    waiting.append((channel, answer))
+                else:
+                    channel.write_frames(answer)
             if used != len(data):
                 left.append((channel, memoryview(data)[used:] if used else data))
+        self.frame_size = size // count
         if waiting:
             self._dispatching.when_durable(
                 self._store.max_phy_offset, lambda status: self._answer(waiting, status)

@@ -31,9 +31,10 @@ class ClientAddresses:
         store_host: the broker as the client knows it, as a record holds it.
         hosts: both, one after the other.
         id_prefix: ``store_host`` as offset message ids begin; ``id_prefix_raw`` in ASCII.
+        sends: whether compiled kernels have served a send of the channel.
     """
 
-    __slots__ = ("born_host", "hosts", "id_prefix", "id_prefix_raw", "store_host")
+    __slots__ = ("born_host", "hosts", "id_prefix", "id_prefix_raw", "sends", "store_host")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
         self.born_host = born_host
@@ -41,6 +42,7 @@ class ClientAddresses:
         self.hosts = born_host + store_host
         self.id_prefix = store_host.hex().upper()
         self.id_prefix_raw = self.id_prefix.encode()
+        self.sends = False
 
 
 class SendTopic:

@@ -165,6 +165,33 @@ async def test_a_pull_has_its_turn_among_pulls(
     assert await turns_to_answer(server, stack, monkeypatch, PULL, PULL) <= 3 * 31 + 3
 
 
+async def test_what_is_deferred_is_served_in_the_next_turn(start_server: Any, stack: Any) -> None:
+    waits: set[Channel] = set()
+
+    def defer(came: dict[Channel, bytes | bytearray]) -> dict[Channel, bytes | bytearray]:
+        later = {channel: came.pop(channel) for channel in [*came] if channel in waits}
+        waits.clear()
+        return later
+
+    server = await start_server(table(), data_taker=Taker(), defer=defer)
+    server._gathers = True
+    loop = Loop()
+    peers = await peers_of(server, loop, 3, stack)
+    waits.update(peer.channel for peer in peers[:2])
+    loop.begin()
+    for peer in peers:
+        peer.ask(SEND, 2)
+    async with asyncio.timeout(100):
+        while not peers[2].answered:  # noqa: ASYNC110 - turns are what is counted
+            await asyncio.sleep(0)
+        peers[0].ask(SEND, 1)  # comes behind what waits
+        while not peers[1].answered:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+    loop.end()
+    (first,) = set(peers[2].answered)
+    assert [peer.answered for peer in peers[:2]] == [[first + 1] * 3, [first + 1] * 2]
+
+
 async def test_answers_that_say_nothing_but_success_are_not_encoded_one_by_one(
     start_server: Any, monkeypatch: Any
 ) -> None:

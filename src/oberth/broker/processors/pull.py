@@ -312,7 +312,9 @@ class PullMessageProcessor:
             )
         ):
             return None
-        self._offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        reached = result.next_begin_offset
+        self._offsets.commit_pull(group, topic, queue_id, reached)
+        self.plain.note_progress(group, topic, reached - offset, result.max_offset - reached)
         if request.is_oneway:
             return None
         if code == 0:

@@ -140,8 +140,11 @@ class RemotingServer(Listener):
         on_close: Callable[[Channel], None] | None = None,
         owns_processors: bool = True,
         data_taker: DataTaker | None = None,
+        defer: Callable[[dict[Channel, bytes | bytearray]], dict[Channel, bytes | bytearray]]
+        | None = None,
     ) -> None:
         self._data_taker = data_taker
+        self._defer = defer
         self.processors = processors
         self.options = options or ServerOptions()
         self.channels: dict[Channel, None] = {}  # in the order of their coming
@@ -295,9 +298,14 @@ class RemotingServer(Listener):
 
     def _serve_turn(self) -> None:
         data, self._turn_data = self._turn_data, {}
+        peers = len(data)
         if data:
             self._is_serving_turn = True
             loop = asyncio.get_running_loop()
+            if self._defer is not None and not self.processors.going_away:
+                self._turn_data = self._defer(data)
+                if self._turn_data:
+                    loop.call_soon(self._serve_turn)
             try:
                 _, left = self._take(data)
                 until = loop.time() + TURN_S
@@ -309,7 +317,7 @@ class RemotingServer(Listener):
             finally:
                 self._is_serving_turn = False
         turn, self._turn = self._turn, {}
-        if len(turn) > 1 or len(data) > 1:
+        if len(turn) > 1 or peers > 1:
             self._alone = 0
         else:
             self._alone += 1
