@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from tests.rigs import peers
-from tests.rigs.clusters import cluster_for
+from tests.rigs.clusters import ApacheCluster, cluster_for, oberth_in_place_of
 from tests.rigs.interop import client_classes
 from tests.rigs.loop_disk import LoopDisk
 
@@ -107,6 +107,36 @@ def test_acknowledged_survives_kills(
             pytest.skip("a cluster that is not ours to kill")
         output = ledger_output(command, tmp_path, rng, round_of_kills)
     judge(output, kind_count, f"kill_{broker}_{flush} x {brokers}_{client}", seed)
+
+
+@pytest.mark.parametrize("client", ["5.5.0", "go"])
+def test_acknowledged_survives_a_store_that_changes_hands(tmp_path: Path, client: str) -> None:
+    """Apache's broker and ours serve one store in turns, each until it is killed or stopped."""
+    seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)
+    try:
+        cluster = ApacheCluster("5.5.0", tmp_path, {"transactionCheckMax": "1000"})
+        command, kind_count = ledger_command(client, cluster.namesrv_addr, tmp_path)
+    except PeerUnavailableError as why:
+        pytest.skip(str(why))
+    (theirs,) = cluster.brokers
+    ours = oberth_in_place_of(theirs)
+    serving, resting = (ours, theirs) if rng.random() < 0.5 else (theirs, ours)
+    cluster.brokers[:] = [serving]
+
+    def change_hands() -> None:
+        nonlocal serving, resting
+        if rng.random() < 0.7:
+            serving.kill()
+        else:
+            serving.stop()
+        serving, resting = resting, serving
+        cluster.brokers[:] = [serving]
+        serving.start()
+
+    with cluster:
+        output = ledger_output(command, tmp_path, rng, change_hands)
+    judge(output, kind_count, f"hands_{client}", seed)
 
 
 @pytest.mark.parametrize("client", ["5.5.0", "go"])

@@ -481,6 +481,17 @@ def _oberth_broker(directory: Path) -> list[str]:
     return [sys.executable, "-m", "oberth", "broker", "-c", str(directory / "broker.conf")]
 
 
+def oberth_in_place_of(node: Node) -> Node:
+    """Our broker with the configuration, the store and the address of another, which rests."""
+    return Node(
+        node.name,
+        node.address,
+        node.directory,
+        _oberth_broker(node.directory),
+        namesrv_addr=node.namesrv_addr,
+    )
+
+
 class OberthCluster(_LocalCluster):
     """Our name server and brokers: the first broker shares a process with the name server.
 
