@@ -231,6 +231,18 @@ async def test_sends_of_many_connections_in_one_turn(make_live: MakeLive) -> Non
     assert live.broker.processors.send.plain.served >= 300
 
 
+async def test_sends_without_an_answer_have_a_size_too(make_live: MakeLive) -> None:
+    """How many go into a turn beside readers that lag follows from it: none, were it 0."""
+    live = await make_live(autoCreateTopicEnable="true")
+    plain = live.broker.processors.send.plain
+    await live.peer.send("T", b"first", properties={"UNIQ_KEY": "K"})
+    sends = [frame(n, plain_fields(n), b"x", flag=ONEWAY_FLAG) for n in range(1, 9)]
+    asks = frame(9, {"topic": "T", "queueId": "1"}, code=30)
+    await answers_to(live, [asks], [b"".join(sends), asks])
+    assert plain.served == 8
+    assert plain.frame_size == sum(map(len, sends)) // 8
+
+
 async def test_a_send_waits_behind_what_its_connection_asked_before(
     make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,16 +160,16 @@ class PlainSendService:
         for (channel, data), used, answer in zip(
             came.items(), sends.used(), sends.answers(), strict=True
         ):
-            if answer:
+            if used:
                 size += used
                 channel.context.sends = True
-                if waits:
-                    waiting.append((channel, answer))
-                else:
-                    channel.write_frames(answer)
+            if answer and waits:
+                waiting.append((channel, answer))
+            elif answer:
+                channel.write_frames(answer)
             if used != len(data):
                 left.append((channel, memoryview(data)[used:] if used else data))
-        self.frame_size = size // count
+        self.frame_size = max(size // count, 1)
         if waiting:
             self._dispatching.when_durable(
                 self._store.max_phy_offset, lambda status: self._answer(waiting, status)
