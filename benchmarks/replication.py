@@ -5,6 +5,7 @@
 sync      SYNC_MASTER with two copies, the official client, 1 KiB
 catchup   bytes of log a second to a slave that was away, from its first piece to the log's end
 delayed   the same with 2 ms of delay each way between the two (`benchmarks.peers.slow_network`)
+copy      what two bare processes copy without any delay, over loopback into a mapped file
 readable  from the send to the master until a reader of the slave has it, 1 000/s, ASYNC_MASTER
 chain     what the checksums of the log cost a put of ours
 """
@@ -14,7 +15,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import mmap
+import random
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -31,7 +35,7 @@ from benchmarks.peers.wire import Wire, create_topics, send_fields
 from benchmarks.report import Row, add_turn_options, emit, fill_turn_options, take_turns
 from oberth.formats.message import decode_record, stated_size
 
-GROUPS = ("sync", "catchup", "delayed", "readable", "chain")
+GROUPS = ("sync", "catchup", "delayed", "copy", "readable", "chain")
 CONF = {
     "autoCreateTopicEnable": "true",
     "diskMaxUsedSpaceRatio": "95",
@@ -48,6 +52,16 @@ _READ_S = 0.0005
 _PULL, _RUNTIME, _SEND = 11, 28, 310
 _FOUND = 0
 
+_AT_ONCE = 1 << 20
+_BARE_SENDER = f"""
+import mmap, socket, sys
+near = "127.0.0.1", int(sys.argv[2])
+with open(sys.argv[1], "rb") as file, socket.create_connection(near) as to:
+    source = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    for start in range(0, len(source), {_AT_ONCE}):
+        to.sendall(source[start : start + {_AT_ONCE}])
+"""
+
 Add = Callable[[str, float], None]
 
 
@@ -58,6 +72,7 @@ def rows() -> dict[str, Row]:
         "sync-1": Row("SYNC_MASTER, two in sync, one thread, 1 KiB, p50", "us", 0.7, True),
         "catchup": Row("log to a slave that was away", "MB/s", 1.0),
         "delayed": Row(f"the same with {DELAY_MS} ms of delay each way", "MB/s", 5.0),
+        "copy": Row("bytes that two bare processes copy over loopback", "MB/s"),
         "readable-p50": Row("append to readable on the slave at 1 000/s, p50", "ms", 0.5, True),
         "readable-p99": Row("append to readable on the slave at 1 000/s, p99", "ms", 0.5, True),
         "chain": Row("put of 1 KiB with checksums / without", "ratio", None, True, 1.03),
@@ -259,6 +274,32 @@ def chain(directory: Path, count: int) -> float:
     return statistics.median(taken[True]) / statistics.median(taken[False])
 
 
+def bare_copy(directory: Path, megabytes: int) -> float:
+    """MB/s from a mapped file over loopback into another: no master and slave here are faster."""
+    directory.mkdir(parents=True)
+    size = megabytes << 20
+    (directory / "from").write_bytes(random.Random(1).randbytes(1 << 20) * megabytes)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = subprocess.Popen(
+            [sys.executable, "-c", _BARE_SENDER, str(directory / "from"),
+             str(listener.getsockname()[1])]
+        )  # fmt: skip
+        connection, _ = listener.accept()
+    with connection, (directory / "into").open("w+b") as into:
+        into.truncate(size)
+        target = memoryview(mmap.mmap(into.fileno(), size))
+        began, end = time.perf_counter(), 0
+        while end < size:
+            received = connection.recv_into(target[end : end + _AT_ONCE])
+            if not received:
+                raise ConnectionError(f"the sender ended at {end} of {size} bytes")
+            end += received
+        taken = time.perf_counter() - began
+    sender.wait()
+    shutil.rmtree(directory)
+    return size / taken / 1e6
+
+
 class Run:
     """One side's turn."""
 
@@ -283,6 +324,8 @@ class Run:
                 add("catchup", catch_up(pair, options.mb))
         if "delayed" in options.only and options.can_delay:
             add("delayed", self._delayed())
+        if "copy" in options.only and self.kind == "oberth":
+            add("copy", bare_copy(directory / "copy", options.mb))
         if "readable" in options.only:
             with running(self.kind, directory / "readable", "ASYNC_MASTER") as pair:
                 found = sorted(readable(pair, options.sec))
