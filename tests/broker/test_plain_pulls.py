@@ -15,7 +15,7 @@ import pytest
 from tests.rigs.plain_requests import answers_to, frame, is_whole_request
 
 from oberth.broker import plain_pulls
-from oberth.broker.plain_pulls import SENDS_OWED_MAX, PlainRequests
+from oberth.broker.plain_pulls import DEFERRED_BYTES_MAX, SENDS_OWED_MAX, PlainRequests
 from oberth.formats.consume_queue import PRE_BLANK, UNIT, UNIT_SIZE
 from oberth.kernels import arguments, runtime
 from oberth.remoting.code import RequestCode, ResponseCode
@@ -341,6 +341,12 @@ def test_senders_give_way_to_readers_that_lag(monkeypatch: pytest.MonkeyPatch) -
     turns = [turn(1) for _ in range(2 * SENDS_OWED_MAX)]
     assert [len(each) for each in turns].count(1) == 2
     assert turn(0)
+    # Their connections are read on: what waits is bounded, whatever comes.
+    burst = bytes(DEFERRED_BYTES_MAX // 2)
+    for _ in range(2 * SENDS_OWED_MAX):
+        served = turn(1)
+        assert sum(map(len, waiting.values())) <= DEFERRED_BYTES_MAX
+        assert len(served) >= 2
 
 
 async def test_where_the_extension_is_missing(

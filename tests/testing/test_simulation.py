@@ -46,8 +46,7 @@ def test_a_seed_replays() -> None:
 def test_a_broker_that_acknowledges_too_early_is_caught() -> None:
     """With asynchronous flush a power cut takes acknowledged messages: some seed must see it.
 
-    What was sent within the five seconds between two checkpoints is at stake, so that nearly every
-    cut takes some.
+    What was sent within the five seconds between two checkpoints is at stake: most cuts take some.
     """
     settings = ("flushDiskType=ASYNC_FLUSH", "flushIntervalCommitLog=60000")
     for seed in range(1, 20):

@@ -55,6 +55,9 @@ SHARED_TURNS: Final = 8
 SENDS_OWED_MAX: Final = 4
 """Turns without a send at most, behind one with more than its share."""
 
+DEFERRED_BYTES_MAX: Final = 1 << 20
+"""Bytes of sends that wait for the next turn: their connections are read on meanwhile."""
+
 
 class Ask(NamedTuple):
     """What pulls have in common that ask the same of a topic.
@@ -325,13 +328,16 @@ class PlainRequests:
             return later
         share = max(share, SENDS_MIN) * self._sends.frame_size
         self._room = max(min(self._room, 0), -SENDS_OWED_MAX * share) + share
+        deferred = 0
         for channel, data in came.items():
             if channel.context is None or not channel.context.sends:
                 continue
-            if self._room <= 0:
+            size = len(data)
+            if self._room <= 0 and deferred + size <= DEFERRED_BYTES_MAX:
                 later[channel] = data
+                deferred += size
             else:
-                self._room -= len(data)
+                self._room -= size
         for channel in later:
             del came[channel]
         return later

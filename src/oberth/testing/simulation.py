@@ -173,7 +173,6 @@ class MachineDisk(FaultDisk):
     """A disk whose power cut ends its machine."""
 
     on_cut: Callable[[], None] = staticmethod(lambda: None)
-
     _cut_soon: asyncio.TimerHandle | None = None
 
     def cut_power(self, loop: SimulatedLoop) -> None:

@@ -129,6 +129,7 @@ class RemotingServer(Listener):
         owns_processors: whether closing the server ends the stages too.
         data_taker: sees the bytes of all connections first; only where nothing stands before
             the processors that it must not pass by.
+        defer: takes out of what a turn has read from several what waits for the next turn.
     """
 
     def __init__(
