@@ -32,10 +32,9 @@ from typing import Any, Final
 from tests.rigs.clusters import free_port
 
 from benchmarks.broker import AnyCluster, make
-from benchmarks.calm import Watch
 from benchmarks.connections import QUEUES, Load, warm_up
 from benchmarks.peers import build, wire
-from benchmarks.report import Row, add_turn_options, emit, fill_turn_options, take_turns
+from benchmarks.report import Row, add_turn_options, emit_turns, fill_turn_options
 
 GROUPS: Final = ("groups", "cold", "half", "steady")
 CORES: Final = "cores"
@@ -296,16 +295,7 @@ def main(argv: list[str] | None = None) -> None:
             else:
                 Turn(kind, place, generator, options).measure(add)
 
-        watch = None if options.small else Watch()
-        skipped = take_turns(kinds, options.runs, table, turn, watch=watch)
-    emit(
-        "beside",
-        table.values(),
-        ours=kinds[-1],
-        rival=kinds[0],
-        skipped=skipped,
-        turns=watch.turns if watch is not None else [],
-    )
+        emit_turns("beside", kinds, options, table, turn)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.broker import AnyCluster, make
-from benchmarks.calm import Watch
 from benchmarks.peers import build, wire
-from benchmarks.report import Row, emit, take_turns
+from benchmarks.report import Row, emit_turns
 
 SHAPES: Final = {
     "64x1x128": 2.0,
@@ -230,16 +229,7 @@ def main(argv: list[str] | None = None) -> None:
                 cluster.kill()
             shutil.rmtree(place, ignore_errors=True)
 
-        watch = None if options.small else Watch()
-        skipped = take_turns(kinds, options.runs, table, turn, watch=watch)
-    emit(
-        "connections",
-        table.values(),
-        ours=kinds[-1],
-        rival=kinds[0],
-        skipped=skipped,
-        turns=watch.turns if watch is not None else [],
-    )
+        emit_turns("connections", kinds, options, table, turn)
 
 
 if __name__ == "__main__":

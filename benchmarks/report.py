@@ -197,3 +197,31 @@ def take_turns(
     finally:
         shutil.rmtree(base, ignore_errors=True)
     return skipped
+
+
+def emit_turns(
+    name: str,
+    kinds: Sequence[str],
+    options: argparse.Namespace,
+    table: Mapping[str, Row],
+    measure: Callable[[str, Path, Callable[[str, float], None]], None],
+) -> None:
+    """Takes turns, of which those on a restless machine do not count, and prints the report.
+
+    Args:
+        name: of the benchmark.
+        kinds: the sides, the rival first and ours last.
+        options: with ``small``, where nobody looks at the machine, and ``runs`` of each side.
+        table: gets the figures.
+        measure: see `take_turns`.
+    """
+    watch = None if options.small else Watch()
+    skipped = take_turns(kinds, options.runs, table, measure, watch=watch)
+    emit(
+        name,
+        table.values(),
+        ours=kinds[-1],
+        rival=kinds[0],
+        skipped=skipped,
+        turns=watch.turns if watch is not None else [],
+    )
