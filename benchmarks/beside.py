@@ -5,12 +5,14 @@
 
 groups    four producers at full speed beside four groups that follow them: messages sent and
           received a second, and how many a group had still to read when time was up
+pops      the same with groups that pop and acknowledge one by one
 cold      a backlog of 1 KiB messages is consumed that the page cache has nothing of, beside a
           sender of 500 messages a second: messages read a second, and the sender's p99
 half      64 connections that send at a rate that neither broker is at its end with: p99.9 and the
           longest answer of a minute
 steady    one connection and two that send 500 messages a second: p50
-cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages of 64 connections a second
+cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages of 64 connections a second,
+          then messages popped and acknowledged by 64
 """
 
 from __future__ import annotations
@@ -36,12 +38,13 @@ from benchmarks.connections import QUEUES, Load, warm_up
 from benchmarks.peers import build, wire
 from benchmarks.report import Row, add_turn_options, emit_turns, fill_turn_options
 
-GROUPS: Final = ("groups", "cold", "half", "steady")
+GROUPS: Final = ("groups", "pops", "cold", "half", "steady")
 CORES: Final = "cores"
 GROUP_COUNT: Final = 4
 TOPIC: Final = "beside"
 COLD_BODY: Final = 1024
 STEADY_RATE: Final = 500
+BROKER: Final = "broker-a"
 UP_READY_S: Final = 60
 
 
@@ -51,6 +54,8 @@ def rows(wanted: Sequence[str]) -> dict[str, Row]:
         "groups-sent": Row("four producers beside four groups, sent", "1/s", 1.5),
         "groups-received": Row("the same, received by all groups", "1/s", 1.5),
         "groups-behind": Row("the same, not read by a group at the end", "messages", None, True),
+        "pops-sent": Row("four producers beside four groups that pop, sent", "1/s", None),
+        "pops-received": Row("the same, acknowledged by all groups", "1/s", None),
         "cold-read": Row("a backlog that is not in memory, 1 KiB, read", "1/s", 1.2),
         "cold-p99": Row("p99 of a sender beside it", "us", 1.0, True),
         "half-p999": Row("64 connections at half load, p99.9", "us", 0.5, True),
@@ -58,6 +63,7 @@ def rows(wanted: Sequence[str]) -> dict[str, Row]:
         "steady-1": Row("one connection, 500 messages a second, p50", "us", 0.7, True),
         "steady-2": Row("two connections, 500 messages a second, p50", "us", 0.7, True),
         "cores-rate": Row("64 connections, two brokers beside one", "1/s", 1.6),
+        "cores-pops": Row("the same, popped and acknowledged", "1/s", 1.6),
     }
     return {key: row for key, row in table.items() if key.partition("-")[0] in wanted}
 
@@ -79,11 +85,12 @@ class Generator:
         kind: str = "send",
         rate: float = 0,
         group: str = "wire-load",
+        broker: str = BROKER,
     ) -> subprocess.Popen[str]:
         """One process; `line_of` waits for it. The shape is connections x outstanding x bytes."""
         host, _, port = address.rpartition(":")
         words = [host, port, topic, *shape.split("x"), str(warm_s), str(seconds), str(QUEUES)]
-        words += ["0", "0", kind, "broker-a", str(rate), group]
+        words += ["0", "0", kind, broker, str(rate), group]
         return subprocess.Popen([str(self.program), *words], stdout=subprocess.PIPE, text=True)
 
 
@@ -129,6 +136,7 @@ class Turn:
             for name in self.options.only:
                 {
                     "groups": self._groups,
+                    "pops": self._pops,
                     "cold": self._cold,
                     "half": self._half,
                     "steady": self._steady,
@@ -145,23 +153,33 @@ class Turn:
             warm_up(Load(self.generator.program, self.cluster))
 
     def _groups(self, add: Callable[[str, float], None]) -> None:
-        names = [f"follower-{n}" for n in range(GROUP_COUNT)]
+        sent, received = self._beside("follow")
+        add("groups-sent", sent["per_s"])
+        add("groups-received", sum(line["per_s"] for line in received))
+        add("groups-behind", sum(line["behind"] for line in received) / GROUP_COUNT)
+
+    def _pops(self, add: Callable[[str, float], None]) -> None:
+        sent, received = self._beside("pop")
+        add("pops-sent", sent["per_s"])
+        add("pops-received", sum(line["per_s"] for line in received))
+
+    def _beside(self, kind: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """What producers and each of the groups printed that read beside them."""
+        names = [f"{kind}-{n}" for n in range(GROUP_COUNT)]
         members = []
         for name in names:
             members.append(wire.Wire(self.address))
             members[-1].subscribe(name, TOPIC)
         times = {"seconds": self.options.sec, "warm_s": self.options.warm}
         readers = [
-            self.generator.start(self.address, f"1x{QUEUES}x0", kind="follow", group=name, **times)
+            self.generator.start(self.address, f"1x{QUEUES}x0", kind=kind, group=name, **times)
             for name in names
         ]
         sent = line_of(self.generator.start(self.address, f"{GROUP_COUNT}x64x128", **times))
         received = [line_of(reader) for reader in readers]
         for member in members:
             member.close()
-        add("groups-sent", sent["per_s"])
-        add("groups-received", sum(line["per_s"] for line in received))
-        add("groups-behind", sum(line["behind"] for line in received) / GROUP_COUNT)
+        return sent, received
 
     def _cold(self, add: Callable[[str, float], None]) -> None:
         topic, filled = f"{TOPIC}-cold", 0
@@ -224,9 +242,9 @@ class Up:
             "--port": free_port(),
             "--namesrv-port": free_port(),
             "--console-port": -1,
-            "--set": "httpPort=-1",
         }
         words = [str(word) for option in options.items() for word in option]
+        words += ["--set", "httpPort=-1", "--set", f"brokerName={BROKER}"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "oberth", "up", *words],
             stdout=subprocess.PIPE,
@@ -252,17 +270,30 @@ class Up:
         self.process.communicate()
 
 
-def cores(generator: Generator, place: Path, count: int, options: argparse.Namespace) -> float:
-    """Messages a second of 64 connections, of which each broker has its part."""
+def cores(
+    generator: Generator,
+    place: Path,
+    count: int,
+    options: argparse.Namespace,
+    add: Callable[[str, float], None],
+) -> None:
+    """What 64 connections send, then pop and acknowledge; each broker has its part of them."""
     up = Up(place, count)
+
+    def rate(kind: str) -> float:
+        loads = []
+        for n in range(2):
+            name = BROKER if n % count == 0 else f"{BROKER}-{n + 1}"
+            times = {"seconds": options.sec, "warm_s": options.warm}
+            address = up.addresses[n % count]
+            loads.append(generator.start(address, "32x1x128", kind=kind, broker=name, **times))
+        return float(sum(line_of(load)["per_s"] for load in loads))
+
     try:
         for address in up.addresses:
             wire.create_topics(address, [TOPIC], QUEUES)
-        loads = [
-            generator.start(up.addresses[n % count], "32x1x128", options.sec, warm_s=options.warm)
-            for n in range(2)
-        ]
-        return float(sum(line_of(load)["per_s"] for load in loads))
+        add("cores-rate", rate("send"))
+        add("cores-pops", rate("pop"))
     finally:
         up.close()
         shutil.rmtree(place, ignore_errors=True)
@@ -290,8 +321,7 @@ def main(argv: list[str] | None = None) -> None:
 
         def turn(kind: str, place: Path, add: Callable[[str, float], None]) -> None:
             if is_cores:
-                count = 1 + kinds.index(kind)
-                add("cores-rate", cores(generator, place, count, options))
+                cores(generator, place, 1 + kinds.index(kind), options, add)
             else:
                 Turn(kind, place, generator, options).measure(add)
 

@@ -12,11 +12,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from oberth.errors import StoreFullError
 from oberth.formats.paths import segment_name
-from oberth.store.files import MADV_RANDOM, FileSystem, Mapping, allocate_ahead
+from oberth.store.files import (
+    ALLOCATE_CHUNK_SIZE,
+    MADV_RANDOM,
+    FileSystem,
+    Mapping,
+    allocate_ahead,
+)
 
 OS_PAGE_SIZE: Final = 4096
 _TOUCH_CHUNK_SIZE: Final = 1 << 20
@@ -47,6 +54,7 @@ class MappedFile:
         "_mapping",
         "_reference_count",
         "_reference_lock",
+        "_renew_position",
         "_touches",
         "_transient_pool",
         "buffer",
@@ -86,6 +94,7 @@ class MappedFile:
         self.flushed_position = 0
         self.store_timestamp = 0
         self._allocated_position = 0  # appends may go so far
+        self._renew_position = file_size  # from here on there is to be more room than that
         self._blocks_position = 0  # the disk has room so far; the same unless pages are touched
         self._touches = False
         # Called where room was made, with both ends of it: its pages are going to be written.
@@ -137,7 +146,9 @@ class MappedFile:
         Raises:
             StoreFullError: the disk has no room; nothing has changed.
         """
-        if end > self._allocated_position and self.write_buffer is None:
+        if self.write_buffer is not None:
+            return
+        if end > self._allocated_position:
             start = max(self._allocated_position, self.wrote_position)
             is_long = end - self.wrote_position >= LONG_SIZE
             if self._touches and not is_long:
@@ -149,8 +160,34 @@ class MappedFile:
                 self._allocated_position = end
             else:
                 self._allocated_position = allocate_ahead(self._mapping, start, end)
-                if self.warm_ahead is not None and not is_long:
-                    self.warm_ahead(self, end, self._allocated_position)
+                self._renew_position = self.file_size
+                # On a full disk there is less than a page.
+                if not is_long and self._allocated_position - end >= OS_PAGE_SIZE:
+                    self._warm(end)
+        elif end > self._renew_position:
+            self._renew()
+
+    def _warm(self, start: int) -> None:
+        """Has the pages up to the end of the room warmed; there is more before half is used."""
+        if self.warm_ahead is not None:
+            self._renew_position = self._allocated_position - ALLOCATE_CHUNK_SIZE // 2
+            self.warm_ahead(self, start, self._allocated_position)
+
+    def _renew(self) -> None:
+        """Makes room behind what there is, so that its pages are warm when they are written.
+
+        A page that is not costs more than itself: the kernel reads ahead, 8 MiB on some machines,
+        which takes 4 ms of zeros. Whoever needs room that cannot be made hears of it.
+        """
+        self._renew_position = self.file_size
+        start = self._allocated_position
+        end = min(self.file_size, start + ALLOCATE_CHUNK_SIZE)
+        if end == start:
+            return
+        with suppress(OSError, StoreFullError):
+            self._mapping.allocate(start, end)
+            self._allocated_position = end
+            self._warm(start)
 
     def is_reserved(self, end: int) -> bool:
         """Whether bytes up to ``end`` could be written: an append that failed left some there."""
@@ -166,6 +203,7 @@ class MappedFile:
         ahead past the end, and some pages are written with zeros before they are needed.
         """
         self._touches = self.write_buffer is None
+        self._renew_position = self.file_size
         if MADV_RANDOM is not None:
             self.advise(MADV_RANDOM, self.wrote_position)
 
@@ -197,7 +235,7 @@ class MappedFile:
         end = position + (len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
         assert end <= self.file_size, f"{self.path}: up to {end} from {position} on does not fit"
         target = self.write_buffer
-        if target is None and end > self._allocated_position:
+        if target is None and end > min(self._allocated_position, self._renew_position):
             self.reserve(end)
         for data in parts:
             if target is None:
