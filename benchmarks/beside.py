@@ -43,6 +43,9 @@ CORES: Final = "cores"
 GROUP_COUNT: Final = 4
 TOPIC: Final = "beside"
 COLD_BODY: Final = 1024
+POPS: Final = 64
+"""Requests on the way of a group that pops; most of them are acknowledgements."""
+
 STEADY_RATE: Final = 500
 BROKER: Final = "broker-a"
 UP_READY_S: Final = 60
@@ -171,8 +174,9 @@ class Turn:
             members.append(wire.Wire(self.address))
             members[-1].subscribe(name, TOPIC)
         times = {"seconds": self.options.sec, "warm_s": self.options.warm}
+        shape = f"1x{POPS if kind == 'pop' else QUEUES}x0"
         readers = [
-            self.generator.start(self.address, f"1x{QUEUES}x0", kind=kind, group=name, **times)
+            self.generator.start(self.address, shape, kind=kind, group=name, **times)
             for name in names
         ]
         sent = line_of(self.generator.start(self.address, f"{GROUP_COUNT}x64x128", **times))
