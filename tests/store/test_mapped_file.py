@@ -611,6 +611,14 @@ def test_pages_are_warmed_before_they_are_written(tmp_path: Path) -> None:
     segment.set_positions(chunk)
     segment.append(piece)
     assert warmed[-1][1:] == (chunk + len(piece), 2 * chunk + len(piece))
+    # Long ones need no pages, and have none warmed; the next short one has.
+    warmed.clear()
+    while segment.wrote_position <= 4 * chunk:
+        segment.append(bytes(1 << 20))
+    assert not warmed
+    while not warmed:
+        segment.append(piece)
+    assert warmed[0][0] < warmed[0][1]
     segment.destroy(0)
 
 

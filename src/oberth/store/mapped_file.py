@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from oberth.errors import StoreFullError
@@ -94,7 +93,7 @@ class MappedFile:
         self.flushed_position = 0
         self.store_timestamp = 0
         self._allocated_position = 0  # appends may go so far
-        self._renew_position = file_size  # from here on there is to be more room than that
+        self._renew_position = file_size  # an append behind it has more room made ahead
         self._blocks_position = 0  # the disk has room so far; the same unless pages are touched
         self._touches = False
         # Called where room was made, with both ends of it: its pages are going to be written.
@@ -148,9 +147,9 @@ class MappedFile:
         """
         if self.write_buffer is not None:
             return
+        is_long = end - self.wrote_position >= LONG_SIZE
         if end > self._allocated_position:
             start = max(self._allocated_position, self.wrote_position)
-            is_long = end - self.wrote_position >= LONG_SIZE
             if self._touches and not is_long:
                 self._touch(start, end)
             elif self._touches:
@@ -159,35 +158,34 @@ class MappedFile:
                     self._blocks_position = allocate_ahead(self._mapping, first, end)
                 self._allocated_position = end
             else:
-                self._allocated_position = allocate_ahead(self._mapping, start, end)
-                self._renew_position = self.file_size
-                # On a full disk there is less than a page.
-                if not is_long and self._allocated_position - end >= OS_PAGE_SIZE:
-                    self._warm(end)
-        elif end > self._renew_position:
+                self._take_room(end, allocate_ahead(self._mapping, start, end), warms=not is_long)
+        elif end > self._renew_position and not is_long:
             self._renew()
 
-    def _warm(self, start: int) -> None:
-        """Has the pages up to the end of the room warmed; there is more before half is used."""
-        if self.warm_ahead is not None:
-            self._renew_position = self._allocated_position - ALLOCATE_CHUNK_SIZE // 2
-            self.warm_ahead(self, start, self._allocated_position)
+    def _take_room(self, start: int, end: int, *, warms: bool) -> None:
+        """Appends may go up to ``end``; the pages behind ``start`` are new."""
+        self._allocated_position = end
+        self._renew_position = self.file_size
+        # On a full disk there is less than a page.
+        if self.warm_ahead is not None and end - start >= OS_PAGE_SIZE:
+            self._renew_position = end - ALLOCATE_CHUNK_SIZE // 2
+            if warms:
+                self.warm_ahead(self, start, end)
 
     def _renew(self) -> None:
         """Makes room behind what there is, so that its pages are warm when they are written.
 
         A page that is not costs more than itself: the kernel reads ahead, 8 MiB on some machines,
-        which takes 4 ms of zeros. Whoever needs room that cannot be made hears of it.
+        and zeroing those takes 4 ms. Where no room can be made, the append that needs it says so.
         """
         self._renew_position = self.file_size
         start = self._allocated_position
         end = min(self.file_size, start + ALLOCATE_CHUNK_SIZE)
-        if end == start:
-            return
-        with suppress(OSError, StoreFullError):
+        try:
             self._mapping.allocate(start, end)
-            self._allocated_position = end
-            self._warm(start)
+        except (OSError, StoreFullError):
+            return
+        self._take_room(start, end, warms=True)
 
     def is_reserved(self, end: int) -> bool:
         """Whether bytes up to ``end`` could be written: an append that failed left some there."""
