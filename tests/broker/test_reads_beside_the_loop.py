@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from oberth.broker import old_messages
+from oberth.broker.old_messages import OldMessages
 from oberth.client.messages import decode_messages
 from oberth.formats import names
 from oberth.formats.batch_body import BatchItem, encode_batch
@@ -192,6 +193,69 @@ async def test_a_pull_of_old_messages_waits_in_a_thread(
     assert pages.waited == waited  # it is in memory now
 
 
+@pytest.mark.parametrize("filtered", [False, True])
+async def test_who_reads_on_finds_old_messages_brought_in(
+    broker: EmbeddedBroker, pages: Pages, monkeypatch: pytest.MonkeyPatch, filtered: bool
+) -> None:
+    """Only the first pull is answered behind a thread."""
+    more = {"subscription": "KEYS is not null", "expressionType": "SQL92"} if filtered else {}
+    done = threading.Event()
+    waiting: list[Any] = []
+    bring_in_ahead, answer_after = MessageReader.bring_in_ahead, OldMessages.answer_after
+
+    def noted_ahead(self: MessageReader, *arguments: Any) -> None:
+        bring_in_ahead(self, *arguments)
+        done.set()
+
+    def noted_after(self: OldMessages, *arguments: Any) -> None:
+        waiting.append(arguments)
+        answer_after(self, *arguments)
+
+    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(message_reader, "AHEAD_BLOCKS", 4)
+    monkeypatch.setattr(MessageReader, "bring_in_ahead", noted_ahead)
+    monkeypatch.setattr(OldMessages, "answer_after", noted_after)
+    got, offset, counts = 0, 0, []
+    while offset < COUNT:
+        fields = pull_fields(queueOffset=offset, maxMsgNums=2, **more)
+        answer = await ask(broker, RequestCode.PULL_MESSAGE, fields)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        found = list(decode_messages(answer.body_bytes(), "broker-a"))
+        assert [each.queue_offset for each in found] == [offset, offset + 1]
+        got += len(found)
+        offset += 2
+        counts.append(len(waiting))
+        if broker.broker.services.old_messages._ahead:
+            assert await asyncio.to_thread(done.wait, BOUND_S)
+        done.clear()
+    assert (got, counts) == (COUNT, [1] * (COUNT // 2))
+    assert pages.waited.keys() == {"thread"}
+
+
+async def test_a_disk_that_gives_nothing_ahead_is_no_error_of_who_reads(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    def fails(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    class Ahead(set[tuple[str, int]]):
+        def discard(self, value: object) -> None:
+            super().discard(value)
+            ended.set()
+
+    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(MessageReader, "bring_in_ahead", fails)
+    old = broker.broker.services.old_messages
+    monkeypatch.setattr(old, "_ahead", Ahead())
+    for _ in range(2):  # the first brings in its block, the second finds it
+        answer = await ask(broker, RequestCode.PULL_MESSAGE, pull_fields(maxMsgNums=2))
+        assert answer.code == ResponseCode.SUCCESS
+    await asyncio.wait_for(ended.wait(), BOUND_S)
+    assert not old._ahead
+
+
 def pop_fields(mq: EmbeddedBroker) -> dict[str, object]:
     return {
         "consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "maxMsgNums": 8,
@@ -336,12 +400,14 @@ async def test_a_disk_that_gives_nothing_keeps_what_the_clock_drives_waiting(
 async def test_where_the_system_says_nothing_the_clock_goes_on(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was brought in, and is not shown as in memory: one message at a time."""
+    """It was brought in, and is soon not shown as in memory: one message at a time."""
     old = broker.broker.services.old_messages
     monkeypatch.setattr(files._OsMapping, "is_resident", lambda self, start, end: False)
     went_on = asyncio.Event()
     assert old.readable("reader", (TOPIC, 0, 0, 4), went_on.set) == 0
     await went_on.wait()
+    assert old.readable("reader", (TOPIC, 0, 0, 7), went_on.set) == 7  # that was just now
+    broker.broker.parts.store.reader._blocks.clear()
     assert old.readable("reader", (TOPIC, 0, 0, 7), went_on.set) == 1
     assert old.readable("reader", (TOPIC, 0, 1, 7), went_on.set) == 0
 

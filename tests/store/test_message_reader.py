@@ -154,3 +154,84 @@ def test_the_system_is_asked_once_about_what_many_read(
         assert looked[0][0] == starts[0]
         assert looked[0][1] > absent_from  # the block
         assert [end <= absent_from for _, end in looked[1:]] == [True, False, True]
+
+
+def test_what_a_reader_comes_to_is_brought_in_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two halves of a stretch ahead, until it is forgotten; not what is young, not past an end."""
+    now_s = 100.0
+    brought_in: list[int] = []
+    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
+    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(message_reader, "AHEAD_BLOCKS", 4)
+    monkeypatch.setattr("oberth.store.message_reader.time.monotonic", lambda: now_s)
+    monkeypatch.setattr(
+        CommitLog, "is_resident", lambda self, start, end: any(start <= b < end for b in brought_in)
+    )
+    monkeypatch.setattr(CommitLog, "bring_in", lambda self, start, end: brought_in.append(start))
+    with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
+        results = store.put_messages([MessageExtBrokerInner.of("t", b"x") for _ in range(50)])
+        store.dispatch_nowait()
+        number_of = {each.commit_log_offset: number for number, each in enumerate(results)}
+
+        def read(first: int) -> list[int]:
+            brought_in.clear()
+            if store.wants_ahead("t", 0, first):
+                store.bring_in_ahead("t", 0, first)
+            return [number_of[each] for each in brought_in]
+
+        assert read(0) == []  # nobody knows yet whether it is old
+        store.bring_in("t", 0, 0, 2)
+        assert [number_of[each] for each in brought_in] == [0]  # its block
+        assert read(0) == [4, 8, 12]
+        assert read(4) == []
+        store.bring_in("t", 0, 8, 2)
+        assert read(8) == [16, 20, 24, 28]
+        assert read(8) == []
+        now_s += 2
+        store.bring_in("t", 0, 40, 2)
+        assert read(40) == [48]  # and its end
+        assert read(40) == []
+        assert not store.wants_ahead("none", 0, 0)
+        store.bring_in_ahead("none", 0, 0)
+        monkeypatch.setattr(message_reader, "AHEAD_BYTES_MAX", 1)
+        now_s += 2
+        store.bring_in("t", 0, 0, 2)
+        assert read(0) == [4]
+        now_s += 2
+        young = store.max_phy_offset - results[20].commit_log_offset
+        monkeypatch.setattr(message_reader, "WARM_BYTES", young)
+        assert store.is_resident("t", 0, 24, 2)
+        assert not store.wants_ahead("t", 0, 24)
+
+
+def test_records_far_apart_are_brought_in_by_each_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by blocks, whose records are few of many that lie there."""
+    brought_in: list[int] = []
+    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
+    monkeypatch.setattr(CommitLog, "is_resident", lambda *_: False)
+    monkeypatch.setattr(CommitLog, "bring_in", lambda self, start, end: brought_in.append(start))
+    with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
+        topics = [*"tu"] * 50
+        bodies = {"t": b"x", "u": bytes(70_000)}
+        messages = [MessageExtBrokerInner.of(topic, bodies[topic]) for topic in topics]
+        starts = [
+            result.commit_log_offset
+            for topic, result in zip(topics, store.put_messages(messages), strict=True)
+            if topic == "t"
+        ]
+        store.dispatch_nowait()
+        store.bring_in("t", 0, 3, 2)
+        assert brought_in == starts[3:5]
+        assert not store.wants_ahead("t", 0, 3)
+        brought_in.clear()
+        monkeypatch.setattr(message_reader, "BLOCK_RANGES_MAX", 50)
+        store.bring_in("t", 0, 3, 2)
+        assert brought_in == starts
+        brought_in.clear()
+        monkeypatch.setattr(message_reader, "BLOCK_SPAN_MAX", 1000)
+        store.bring_in("t", 0, 3, 2)
+        assert brought_in == starts[3:5]

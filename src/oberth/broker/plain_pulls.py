@@ -118,6 +118,7 @@ class PlainPullService:
         gets: counts messages.
         now_ms: the time.
         dispatch_now: makes all that was appended readable.
+        read_ahead: is told topic, queue id and offset of who reads.
         allows: what the general way allows those who ask something; None: it has to look itself.
         refuses: whether the general way has to look at all pulls now.
 
@@ -136,6 +137,7 @@ class PlainPullService:
         gets: StatsItem,
         now_ms: Callable[[], int],
         dispatch_now: Callable[[], None],
+        read_ahead: Callable[[str, int, int], None],
         allows: Callable[[Ask], Allowed | None],
         refuses: Callable[[], bool],
     ) -> None:
@@ -145,6 +147,7 @@ class PlainPullService:
         self._gets = gets
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
+        self._read_ahead = read_ahead
         self._allows = allows
         self._refuses = refuses
         self._pulls: PlainPulls | None = None
@@ -255,6 +258,7 @@ class PlainPullService:
                 topic_sys_flag=right.topic_sys_flag,
             )
             pulls.give(number, *found[:5], start, middle)
+            self._read_ahead(topic, queue_id, low)
             given[number] = by, queue_id, right, found.max_offset
         return given
 

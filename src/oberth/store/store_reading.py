@@ -122,6 +122,18 @@ class StoreReading(StoreParts):
         """
         self.reader.bring_in(topic, queue_id, offset, max_msg_nums)
 
+    def wants_ahead(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether who reads here should have `bring_in_ahead` called. Never waits."""
+        return self.reader.wants_ahead(topic, queue_id, offset)
+
+    def bring_in_ahead(self, topic: str, queue_id: int, offset: int) -> None:
+        """Waits, without the GIL, until the system has read some thousand messages behind this one.
+
+        Raises:
+            OSError: the disk does not give them.
+        """
+        self.reader.bring_in_ahead(topic, queue_id, offset)
+
     def bring_in_record(self, commit_log_offset: int) -> None:
         """The same for the record at an offset, if there is one."""
         self.commit_log.bring_in_record(commit_log_offset)

@@ -190,6 +190,7 @@ class PullMessageProcessor:
             gets=self._broker_gets,
             now_ms=now_ms,
             dispatch_now=dispatch_now,
+            read_ahead=old_messages.read_ahead,
             allows=self._plainly_allowed,
             refuses=lambda: bool(static_topics) or refuses_readers() is not None,
         )
