@@ -236,9 +236,9 @@ class Turn:
 
 
 class Up:
-    """``oberth up`` with some brokers."""
+    """``oberth up`` with some brokers, and further options."""
 
-    def __init__(self, place: Path, count: int) -> None:
+    def __init__(self, place: Path, count: int, *more: object) -> None:
         place.mkdir(parents=True)
         options = {
             "--brokers": count,
@@ -248,7 +248,7 @@ class Up:
             "--console-port": -1,
         }
         words = [str(word) for option in options.items() for word in option]
-        words += ["--set", "httpPort=-1", "--set", f"brokerName={BROKER}"]
+        words += ["--set", "httpPort=-1", "--set", f"brokerName={BROKER}", *map(str, more)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "oberth", "up", *words],
             stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
-"""Pipelines on Spark: dispatch, verify, export, streaming dispatch, SQL; and how they scale.
+"""Pipelines on Spark: dispatch, verify, export, lakes, streaming dispatch, SQL; how they scale.
 
 Dispatch stands against Apache's own rebuild in process (StoreBench, without the start of its JVM),
-export against Spark's Kafka source written to Parquet by Spark; the others against a figure. The
+export and Spark's own writer against Spark's Kafka source written to Parquet by Spark, a table over
+log and lake against Spark's Parquet reader on the same files; the others against a figure. The
 scaling rows have no bar: they are the constants of the cost model in docs/spark.md.
 
     python -m benchmarks.spark.pipelines --mb 1024 --only dispatch,verify
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,20 +30,64 @@ from benchmarks.peers.load import store_bench
 from benchmarks.report import Row, emit
 from benchmarks.spark.cost_model import tree_cpu_s
 from benchmarks.spark.kafka import connector_jars, kafka_node
+from benchmarks.spark.source_vs_kafka import COLUMNS
 from benchmarks.spark.stores import TOPIC, build, touch
 from benchmarks.store_vs_apache import drop_derived
 from oberth.errors import PeerUnavailableError
 
 OURS, RIVAL = "oberth", "rival"
-GROUPS = ("dispatch", "verify", "audit", "export", "follow", "sql", "scale")
+GROUPS = ("dispatch", "verify", "audit", "export", "lake", "live", "follow", "sql", "scale")
 DISPATCH_BARS = {128: 2.0, 1024: 1.5}
-EXPORT_BARS = {128: 1.8, 1024: 2.0}
+EXPORT_BAR = 4.0
+WRITE_BAR = 2.0
+LAKE_BAR = 0.9
+LIVE_RATE = 10_000
+LIVE_BODY = 128
 _UNIT_SIZE = 20
 _TIMEOUT_S = 900
 _POLL_S = 0.001
 _SLICE = 4 << 20
 _SCALE_RANGE = 32 << 20
 """The same tasks for every number of cores, several for each."""
+
+
+def _wait_until(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing came of it in {timeout_s:.0f} s")
+        time.sleep(0.2)
+
+
+def _added(table: Path, since_s: float) -> Iterator[tuple[float, Path]]:
+    """Files that a Delta table got since then, but for those that were joined, and when."""
+    for version in (table / "_delta_log").glob("*.json"):
+        committed_s = version.stat().st_mtime
+        if committed_s < since_s:
+            continue
+        for line in version.read_text().splitlines():
+            added = json.loads(line).get("add")
+            if added and added["dataChange"]:
+                yield committed_s, table / added["path"]
+
+
+def _count(table: Path, since_s: float) -> int:
+    """Rows that a Delta table got since then."""
+    import pyarrow.parquet as pq
+
+    return sum(int(pq.read_metadata(path).num_rows) for _, path in _added(table, since_s))
+
+
+def _delays_s(table: Path, since_s: float) -> list[float]:
+    """Of each row of a Delta table stored since then: how long until its commit."""
+    import pyarrow.parquet as pq
+
+    found: list[float] = []
+    for committed_s, path in _added(table, since_s):
+        times = pq.read_table(path, columns=["timestamp"])["timestamp"].to_pylist()
+        stored_s = [each.timestamp() for each in times]
+        found += [committed_s - each for each in stored_s if each >= since_s]
+    return found
 
 
 def _timed(action: Callable[..., Any], *arguments: Any) -> float:
@@ -94,6 +139,9 @@ class Bench:
             self.audit(root, size, log_bytes)
         if "export" in self.args.only:
             self.export(root, size, count, log_bytes)
+            self.write(root, size, count)
+        if "lake" in self.args.only:
+            self.lake(root, size, count)
         shutil.rmtree(root)
 
     def dispatch(self, root: Path, size: int, count: int) -> None:
@@ -149,7 +197,7 @@ class Bench:
         from oberth.spark.pipelines.export.settings import ExportSettings
 
         cores = self.tasks.parallelism
-        row = self.row(f"export to Parquet, {size} B", "rows/s", bar=EXPORT_BARS.get(size))
+        row = self.row(f"export to Parquet, {size} B", "rows/s", bar=EXPORT_BAR)
         rate = self.row(f"the same, log a second and core, {size} B", "MB/s", limit=150.0)
         settings = ExportSettings(format="parquet")
         for turn in self.rounds():
@@ -160,14 +208,100 @@ class Bench:
                 rate.add(OURS, log_bytes / seconds / cores / 1e6)
             if self.kafka is None:
                 continue
-            reader = self.spark.read.format("kafka")
-            reader = reader.option("kafka.bootstrap.servers", self.kafka.servers)
-            reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "true")
-            frame = reader.option("subscribe", f"t{size}").load()
-            writer = frame.write.mode("overwrite").option("compression", "zstd")
-            seconds = _timed(writer.parquet, f"{into}-kafka")
+            frame = self._of_kafka(size).option("includeHeaders", "true").load()
+            seconds = self._written(frame, "lake-kafka")
             if turn >= 0:
                 row.add(RIVAL, count / seconds)
+
+    def _of_kafka(self, size: int) -> Any:
+        reader = self.spark.read.format("kafka")
+        reader = reader.option("kafka.bootstrap.servers", self.kafka.servers)
+        return reader.option("startingOffsets", "earliest").option("subscribe", f"t{size}")
+
+    def _written(self, frame: Any, name: str) -> float:
+        """Seconds that Spark's own writer takes."""
+        writer = frame.write.mode("overwrite").option("compression", "zstd")
+        return _timed(writer.parquet, str(self.empty(name)))
+
+    def write(self, root: Path, size: int, count: int) -> None:
+        """Six columns to Parquet by Spark's own writer, zstd."""
+        row = self.row(f"six columns to Parquet by Spark, {size} B", "rows/s", bar=WRITE_BAR)
+        reader = self.spark.read.format("rocketmq").option("columns", COLUMNS)
+        for turn in self.rounds():
+            sides = [(OURS, reader.load(str(root)))]
+            if self.kafka is not None:
+                sides.append((RIVAL, self._of_kafka(size).load().select(*COLUMNS.split(","))))
+            for side, frame in sides if turn % 2 == 0 else reversed(sides):
+                seconds = self._written(frame, f"written-{side}")
+                if turn >= 0:
+                    row.add(side, count / seconds)
+
+    def lake(self, root: Path, size: int, count: int) -> None:
+        """Old ranges of one table over log and lake, beside Spark's reader of the same files."""
+        from oberth.spark.lake import union_frame
+        from oberth.spark.pipelines.export.exporter import export
+        from oberth.spark.pipelines.export.settings import ExportSettings
+
+        into = str(self.empty("old"))
+        export(self.tasks, str(root), into, ExportSettings(format="parquet"))
+        given = {"path": str(root), "lake": into, "subscribe": TOPIC}
+        columns = COLUMNS.split(",")
+
+        def plain() -> Any:
+            return self.spark.read.parquet(f"{into}/{TOPIC}").select(*columns)
+
+        def union() -> Any:
+            return union_frame(self.spark, given, COLUMNS)
+
+        def source() -> Any:
+            reader = self.spark.read.format("rocketmq").options(**given)
+            return reader.option("columns", COLUMNS).load()
+
+        def to_noop(frame: Callable[[], Any]) -> None:
+            frame().write.format("noop").mode("overwrite").save()
+
+        assert union().count() == plain().count() == count
+        ways = (
+            (self.row(f"lake and log by union_frame, {size} B", "rows/s", bar=LAKE_BAR), union),
+            (self.row(f'the same by format("rocketmq"), {size} B', "rows/s"), source),
+        )
+        for turn in self.rounds():
+            for row, frame in ways:
+                sides = [(OURS, frame), (RIVAL, plain)]
+                for side, read in sides if turn % 2 == 0 else reversed(sides):
+                    seconds = _timed(to_noop, read)
+                    if turn >= 0:
+                        row.add(side, count / seconds)
+        shutil.rmtree(into)
+
+    def live(self) -> None:
+        """From a broker's store to a row of a Delta table, `LIVE_RATE` messages a second."""
+        from benchmarks.beside import Generator, Up, line_of
+        from benchmarks.peers import build as build_program
+        from benchmarks.peers import wire
+
+        place = self.empty("live")
+        program = Generator(build_program(self.base))
+        lake = place / "lake"
+        up = Up(place, 1, "--lake", lake, "--lake-format", "delta")
+        seconds = self.args.follow_s
+        try:
+            wire.create_topics(up.addresses[0], ["live"], 4)
+            how = {"topic": "live", "rate": LIVE_RATE}
+            # Spark starts, and the table is made, before anything counts.
+            line_of(program.start(up.addresses[0], f"64x1x{LIVE_BODY}", 2, **how))
+            _wait_until(lambda: any((lake / "live" / "_delta_log").glob("*.json")), _TIMEOUT_S)
+            line_of(program.start(up.addresses[0], f"64x1x{LIVE_BODY}", seconds, **how))
+            since_s, sent = time.time() - seconds, LIVE_RATE * seconds
+            _wait_until(lambda: _count(lake / "live", since_s) >= sent * 0.9, _TIMEOUT_S)
+            waits = sorted(_delays_s(lake / "live", since_s))
+        finally:
+            up.close()
+        what = f"live topic at {LIVE_RATE:,}/s to a row in Delta"
+        row = self.row(f"{what}, median", "s", limit=1.0, lower_is_better=True)
+        row.add(OURS, statistics.median(waits))
+        tail = self.row("the same, p99", "s", lower_is_better=True)
+        tail.add(OURS, waits[int(len(waits) * 0.99)])
 
     def follow(self) -> None:
         """From an append to the moment when its place in the queue can be read."""
@@ -488,7 +622,12 @@ def main(argv: list[str] | None = None) -> None:
         return
     if args.small:
         args.mb, args.runs, args.warm, args.no_kafka, args.no_apache = 4, 1, 0, True, True
-        args.follow_s, args.only = 2, ["dispatch", "verify", "audit", "export", "follow"]
+        args.follow_s, args.only = (
+            2,
+            [
+                *("dispatch", "verify", "audit", "export", "lake", "follow"),
+            ],
+        )
     base = Path(args.dir or tempfile.mkdtemp(prefix="oberth-bench-"))
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -514,9 +653,11 @@ def main(argv: list[str] | None = None) -> None:
             if not was_there:
                 stack.callback(spark.stop)
             bench = Bench(spark, base, args, node)
-            if {"dispatch", "verify", "audit", "export"} & set(args.only):
+            if {"dispatch", "verify", "audit", "export", "lake"} & set(args.only):
                 for size in map(int, args.sizes.split(",")):
                     bench.of_size(size)
+            if "live" in args.only:
+                bench.live()
             if "follow" in args.only:
                 bench.follow()
             if "sql" in args.only:
