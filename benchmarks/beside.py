@@ -11,8 +11,8 @@ cold      a backlog of 1 KiB messages is consumed that the page cache has nothin
 half      64 connections that send at a rate that neither broker is at its end with: p99.9 and the
           longest answer of a minute
 steady    one connection and two that send 500 messages a second: p50
-cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages of 64 connections a second,
-          then messages popped and acknowledged by 64
+cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages that 64 connections send a
+          second, pop and acknowledge, and send with 16 on their way each
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def rows(wanted: Sequence[str]) -> dict[str, Row]:
         "steady-1": Row("one connection, 500 messages a second, p50", "us", 0.7, True),
         "steady-2": Row("two connections, 500 messages a second, p50", "us", 0.7, True),
         "cores-rate": Row("64 connections, two brokers beside one", "1/s", 1.6),
+        "cores-bursts": Row("the same with 16 on their way each", "1/s", 1.6),
         "cores-pops": Row("the same, popped and acknowledged", "1/s", 1.6),
     }
     return {key: row for key, row in table.items() if key.partition("-")[0] in wanted}
@@ -281,16 +282,17 @@ def cores(
     options: argparse.Namespace,
     add: Callable[[str, float], None],
 ) -> None:
-    """What 64 connections send, then pop and acknowledge; each broker has its part of them."""
+    """What 64 connections send, pop and acknowledge; each broker has its part of them."""
     up = Up(place, count)
 
-    def rate(kind: str) -> float:
+    def rate(kind: str, outstanding: int = 1) -> float:
         loads = []
         for n in range(2):
             name = BROKER if n % count == 0 else f"{BROKER}-{n + 1}"
             times = {"seconds": options.sec, "warm_s": options.warm}
             address = up.addresses[n % count]
-            loads.append(generator.start(address, "32x1x128", kind=kind, broker=name, **times))
+            shape = f"32x{outstanding}x128"
+            loads.append(generator.start(address, shape, kind=kind, broker=name, **times))
         return float(sum(line_of(load)["per_s"] for load in loads))
 
     try:
@@ -298,6 +300,7 @@ def cores(
             wire.create_topics(address, [TOPIC], QUEUES)
         add("cores-rate", rate("send"))
         add("cores-pops", rate("pop"))
+        add("cores-bursts", rate("send", 16))
     finally:
         up.close()
         shutil.rmtree(place, ignore_errors=True)
