@@ -611,14 +611,13 @@ def test_pages_are_warmed_before_they_are_written(tmp_path: Path) -> None:
     segment.set_positions(chunk)
     segment.append(piece)
     assert warmed[-1][1:] == (chunk + len(piece), 2 * chunk + len(piece))
-    # Long ones need no pages, and have none warmed; the next short one has.
+    # Long ones find theirs warm, too.
     warmed.clear()
-    while segment.wrote_position <= 4 * chunk:
-        segment.append(bytes(1 << 20))
-    assert not warmed
-    while not warmed:
-        segment.append(piece)
-    assert warmed[0][0] < warmed[0][1]
+    while segment.wrote_position < 6 * chunk:
+        segment.append(bytes(min(1 << 20, 6 * chunk - segment.wrote_position)))
+    assert [start for _, start, _ in warmed] == [n * chunk + len(piece) for n in range(2, 6)]
+    assert all(written <= start - half for written, start, _ in warmed)
+    assert warmed[-1][2] == 6 * chunk
     segment.destroy(0)
 
 

@@ -158,25 +158,26 @@ class MappedFile:
                     self._blocks_position = allocate_ahead(self._mapping, first, end)
                 self._allocated_position = end
             else:
-                self._take_room(end, allocate_ahead(self._mapping, start, end), warms=not is_long)
-        elif end > self._renew_position and not is_long:
+                self._take_room(end, allocate_ahead(self._mapping, start, end))
+        elif end > self._renew_position:
             self._renew()
 
-    def _take_room(self, start: int, end: int, *, warms: bool) -> None:
+    def _take_room(self, start: int, end: int) -> None:
         """Appends may go up to ``end``; the pages behind ``start`` are new."""
         self._allocated_position = end
         self._renew_position = self.file_size
         # On a full disk there is less than a page.
         if self.warm_ahead is not None and end - start >= OS_PAGE_SIZE:
             self._renew_position = end - ALLOCATE_CHUNK_SIZE // 2
-            if warms:
-                self.warm_ahead(self, start, end)
+            self.warm_ahead(self, start, end)
 
     def _renew(self) -> None:
         """Makes room behind what there is, so that its pages are warm when they are written.
 
         A page that is not costs more than itself: the kernel reads ahead, 8 MiB on some machines,
-        and zeroing those takes 4 ms. Where no room can be made, the append that needs it says so.
+        and zeroing those takes 4 ms; and a machine that lends its memory to others gets each page
+        from its host first, ten times as slowly as it is written. Where no room can be made, the
+        append that needs it says so.
         """
         self._renew_position = self.file_size
         start = self._allocated_position
@@ -185,7 +186,7 @@ class MappedFile:
             self._mapping.allocate(start, end)
         except (OSError, StoreFullError):
             return
-        self._take_room(start, end, warms=True)
+        self._take_room(start, end)
 
     def is_reserved(self, end: int) -> bool:
         """Whether bytes up to ``end`` could be written: an append that failed left some there."""
