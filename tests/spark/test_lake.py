@@ -444,8 +444,10 @@ def test_sparks_own_reader_gives_the_same(spark: SparkSession, written: Written)
         )
     )
     options = {"path": str(written.root), "lake": str(written.lakes["delta"])}
+    assert open_lake(options["lake"]).end == written.end
     for more in (
         {},
+        {"asOfOffset": str(written.end)},
         {"asOfOffset": str(written.end - 5_000)},
         {"asOfOffset": str(written.end + 5_000)},
     ):
@@ -459,6 +461,9 @@ def test_sparks_own_reader_gives_the_same(spark: SparkSession, written: Written)
         ]
         assert left == right
         assert {row[0] for row in left} == {"0", "1", "2"}
+        # What lies in the lake as a whole does not wait for a look at the log.
+        plan = own._jdf.queryExecution().optimizedPlan().toString()
+        assert ("rocketmq" in plan) == (int(more.get("asOfOffset", 1 << 62)) > written.end), plan
     ours = (
         union_frame(spark, options, "physicalOffset,key,value").orderBy("physicalOffset").collect()
     )

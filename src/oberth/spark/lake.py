@@ -561,25 +561,29 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
         and isinstance(lake.place, LocalPlace)
     )  # fmt: skip
     wanted = ",".join(field.name for field in fields)
-    reader = session.read.format("rocketmq")
     if not plain:
-        return reader.options(**given).option("columns", wanted).load()
+        whole = session.read.format("rocketmq").options(**given)
+        return whole.option("columns", wanted).load()
     check_topics(lake, parsed, p.open_stores(parsed).known_topics())
-    # What an export adds between now and the query comes from there as well: no gap.
-    log = reader.options(**given).options(sinceOffset=str(lake.end), columns=wanted).load()
     topics = p.TopicFilter(parsed.selection)
     files = [x.path for x in lake.files if not x.topic or topics.allows(x.topic)]
+
+    def log() -> DataFrame:
+        # What an export adds between now and the query comes from there as well: no gap.
+        since = {"sinceOffset": str(lake.end), "columns": wanted}
+        return session.read.format("rocketmq").options(**given).options(**since).load()
+
     if not files:
-        return log
+        return log()
+    cut = parsed.as_of_offset
     names = lake.column_names()
-    lower = f.col(names["physicalOffset"]) < (
-        lake.end if parsed.as_of_offset is None else min(lake.end, parsed.as_of_offset)
-    )
+    end = lake.end if cut is None else min(lake.end, cut)
+    lower = f.col(names["physicalOffset"]) < end
     # Directories name=value above the lake are no columns of its files.
     reader = session.read.option("basePath", lake.into).schema(_file_schema(lake, fields))
     own = reader.parquet(*files).where(lower)
     old = own.select(*(f.col(names[field.column]).alias(field.name) for field in fields))
-    return old.unionByName(log)
+    return old if cut is not None and cut <= lake.end else old.unionByName(log())
 
 
 def _default_columns() -> str:
