@@ -237,12 +237,11 @@ class Turn:
 
 
 class Up:
-    """``oberth up`` with some brokers, and further options."""
+    """``oberth up`` with further options."""
 
-    def __init__(self, place: Path, count: int, *more: object) -> None:
+    def __init__(self, place: Path, *more: object) -> None:
         place.mkdir(parents=True)
         options = {
-            "--brokers": count,
             "--store": place / "store",
             "--port": free_port(),
             "--namesrv-port": free_port(),
@@ -283,7 +282,7 @@ def cores(
     add: Callable[[str, float], None],
 ) -> None:
     """What 64 connections send, pop and acknowledge; each broker has its part of them."""
-    up = Up(place, count)
+    up = Up(place, "--brokers", count)
 
     def rate(kind: str, outstanding: int = 1) -> float:
         loads = []

@@ -141,7 +141,7 @@ class Bench:
             self.export(root, size, count, log_bytes)
             self.write(root, size, count)
         if "lake" in self.args.only:
-            self.lake(root, size, count)
+            self.lake(root, size, count, log_bytes)
         shutil.rmtree(root)
 
     def dispatch(self, root: Path, size: int, count: int) -> None:
@@ -236,7 +236,7 @@ class Bench:
                 if turn >= 0:
                     row.add(side, count / seconds)
 
-    def lake(self, root: Path, size: int, count: int) -> None:
+    def lake(self, root: Path, size: int, count: int, log_bytes: int) -> None:
         """Old ranges of one table over log and lake, beside Spark's reader of the same files."""
         from oberth.spark.lake import union_frame
         from oberth.spark.pipelines.export.exporter import export
@@ -250,6 +250,9 @@ class Bench:
         def plain() -> Any:
             return self.spark.read.parquet(f"{into}/{TOPIC}").select(*columns)
 
+        def old() -> Any:
+            return union_frame(self.spark, {**given, "asOfOffset": str(log_bytes)}, COLUMNS)
+
         def union() -> Any:
             return union_frame(self.spark, given, COLUMNS)
 
@@ -260,9 +263,10 @@ class Bench:
         def to_noop(frame: Callable[[], Any]) -> None:
             frame().write.format("noop").mode("overwrite").save()
 
-        assert union().count() == plain().count() == count
+        assert old().count() == union().count() == plain().count() == count
         ways = (
-            (self.row(f"lake and log by union_frame, {size} B", "rows/s", bar=LAKE_BAR), union),
+            (self.row(f"as of a place in the lake, {size} B", "rows/s", bar=LAKE_BAR), old),
+            (self.row(f"the same and the log behind it, {size} B", "rows/s"), union),
             (self.row(f'the same by format("rocketmq"), {size} B', "rows/s"), source),
         )
         for turn in self.rounds():
@@ -283,7 +287,7 @@ class Bench:
         place = self.empty("live")
         program = Generator(build_program(self.base))
         lake = place / "lake"
-        up = Up(place, 1, "--lake", lake, "--lake-format", "delta")
+        up = Up(place, "--lake", lake, "--lake-format", "delta")
         seconds = self.args.follow_s
         try:
             wire.create_topics(up.addresses[0], ["live"], 4)
