@@ -626,12 +626,8 @@ def main(argv: list[str] | None = None) -> None:
         return
     if args.small:
         args.mb, args.runs, args.warm, args.no_kafka, args.no_apache = 4, 1, 0, True, True
-        args.follow_s, args.only = (
-            2,
-            [
-                *("dispatch", "verify", "audit", "export", "lake", "follow"),
-            ],
-        )
+        args.follow_s = 2
+        args.only = ["dispatch", "verify", "audit", "export", "lake", "follow"]
     base = Path(args.dir or tempfile.mkdtemp(prefix="oberth-bench-"))
     rows: list[Row] = []
     skipped: dict[str, str] = {}

@@ -50,7 +50,7 @@ BOUNDED = {
     "remoting/bodies/base.py:_DECODERS": "one entry for each class",
     "remoting/aio/tls.py:_self_signed_context": "one certificate",
     "store/bulk_dispatch.py:_stored_name": "16 384 topics of stored records, 127 bytes each",
-    "store/message_reader.py:_units_layout": "256 layouts of 15 kB at most",
+    "store/residency.py:units_layout": "256 layouts of 15 kB at most",
     "store/store_lock.py:_held": "one entry for each open store",
 }
 

@@ -418,10 +418,10 @@ async def test_what_is_not_known_to_be_in_memory_goes_the_general_way(
 ) -> None:
     live = await make_live(autoCreateTopicEnable="true")
     fields = await one_message(live)
-    reader = live.broker.parts.store.reader
-    monkeypatch.setattr(type(reader), "has_old", True)
+    residency = live.broker.parts.store.reader.residency
+    monkeypatch.setattr(type(residency), "has_old", True)
     assert await served(live, (11, fields)) == [True]
-    monkeypatch.setattr(type(reader), "_is_block_resident", lambda *_: False)
+    monkeypatch.setattr(type(residency), "_is_block_resident", lambda *_: False)
     assert await served(live, (11, fields)) == [False]
 
 

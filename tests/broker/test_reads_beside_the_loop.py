@@ -23,9 +23,10 @@ from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
-from oberth.store import files, mapped_file, message_reader
+from oberth.store import files, mapped_file, residency
 from oberth.store.commit_log import CommitLog
 from oberth.store.message_reader import MessageReader
+from oberth.store.residency import Residency
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 TOPIC, GROUP = "T", "G"
@@ -107,7 +108,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
         mapping, "is_resident", lambda self, start, end: made.has(self.path, start, end)
     )
     monkeypatch.setattr(MessageReader, "get_message", noted_get)
-    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
+    monkeypatch.setattr(residency, "WARM_BYTES", 0)
     monkeypatch.setattr(mapped_file, "READ_AHEAD_SIZE", 0)
     return made
 
@@ -139,7 +140,7 @@ def throw_out(mq: EmbeddedBroker, pages: Pages) -> None:
     store = mq.broker.parts.store
     store.dispatch_nowait()  # queues and index are behind sends
     assert store.dispatch_behind_bytes == 0
-    store.reader._blocks.clear()  # what the clock looked at before counts no more
+    store.reader.residency._blocks.clear()  # what the clock looked at before counts no more
     pages.throw_out(store.max_phy_offset)
 
 
@@ -201,9 +202,9 @@ async def test_who_reads_on_finds_old_messages_brought_in(
     more = {"subscription": "KEYS is not null", "expressionType": "SQL92"} if filtered else {}
     done = threading.Event()
     waiting: list[Any] = []
-    bring_in_ahead, answer_after = MessageReader.bring_in_ahead, OldMessages.answer_after
+    bring_in_ahead, answer_after = Residency.bring_in_ahead, OldMessages.answer_after
 
-    def noted_ahead(self: MessageReader, *arguments: Any) -> None:
+    def noted_ahead(self: Residency, *arguments: Any) -> None:
         bring_in_ahead(self, *arguments)
         done.set()
 
@@ -211,9 +212,9 @@ async def test_who_reads_on_finds_old_messages_brought_in(
         waiting.append(arguments)
         answer_after(self, *arguments)
 
-    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
-    monkeypatch.setattr(message_reader, "AHEAD_BLOCKS", 4)
-    monkeypatch.setattr(MessageReader, "bring_in_ahead", noted_ahead)
+    monkeypatch.setattr(residency, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(residency, "AHEAD_BLOCKS", 4)
+    monkeypatch.setattr(Residency, "bring_in_ahead", noted_ahead)
     monkeypatch.setattr(OldMessages, "answer_after", noted_after)
     got, offset, counts = 0, 0, []
     while offset < COUNT:
@@ -245,8 +246,8 @@ async def test_a_disk_that_gives_nothing_ahead_is_no_error_of_who_reads(
             super().discard(value)
             ended.set()
 
-    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
-    monkeypatch.setattr(MessageReader, "bring_in_ahead", fails)
+    monkeypatch.setattr(residency, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(Residency, "bring_in_ahead", fails)
     old = broker.broker.services.old_messages
     monkeypatch.setattr(old, "_ahead", Ahead())
     for _ in range(2):  # the first brings in its block, the second finds it
@@ -407,7 +408,7 @@ async def test_where_the_system_says_nothing_the_clock_goes_on(
     assert old.readable("reader", (TOPIC, 0, 0, 4), went_on.set) == 0
     await went_on.wait()
     assert old.readable("reader", (TOPIC, 0, 0, 7), went_on.set) == 7  # that was just now
-    broker.broker.parts.store.reader._blocks.clear()
+    broker.broker.parts.store.reader.residency._blocks.clear()
     assert old.readable("reader", (TOPIC, 0, 0, 7), went_on.set) == 1
     assert old.readable("reader", (TOPIC, 0, 1, 7), went_on.set) == 0
 
@@ -460,7 +461,7 @@ async def test_a_disk_that_gives_nothing_is_told(
 async def test_the_newest_messages_are_not_asked_about(
     broker: EmbeddedBroker, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_reader, "WARM_BYTES", 64 << 20)
+    monkeypatch.setattr(residency, "WARM_BYTES", 64 << 20)
     asked = []
     monkeypatch.setattr(
         files._OsMapping, "is_resident", lambda self, start, end: asked.append(start)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
-from oberth.store import message_reader
+from oberth.store import residency
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.message_reader import MessageReader
@@ -131,8 +131,8 @@ def test_the_system_is_asked_once_about_what_many_read(
     now_s = 100.0
     looked: list[tuple[int, int]] = []
     absent_from = 1 << 40
-    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
-    monkeypatch.setattr("oberth.store.message_reader.time.monotonic", lambda: now_s)
+    monkeypatch.setattr(residency, "WARM_BYTES", 0)
+    monkeypatch.setattr("oberth.store.residency.time.monotonic", lambda: now_s)
 
     def is_resident(self: CommitLog, start: int, end: int) -> bool:
         looked.append((start, end))
@@ -140,7 +140,7 @@ def test_the_system_is_asked_once_about_what_many_read(
 
     monkeypatch.setattr(CommitLog, "is_resident", is_resident)
     with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
-        count = 2 * message_reader.BLOCK_UNITS
+        count = 2 * residency.BLOCK_UNITS
         results = store.put_messages([MessageExtBrokerInner.of("t", b"x") for _ in range(count)])
         store.dispatch_nowait()
         starts = [each.commit_log_offset for each in results]
@@ -162,10 +162,10 @@ def test_what_a_reader_comes_to_is_brought_in_once(
     """Two halves of a stretch ahead, until it is forgotten; not what is young, not past an end."""
     now_s = 100.0
     brought_in: list[int] = []
-    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
-    monkeypatch.setattr(message_reader, "BLOCK_UNITS", 4)
-    monkeypatch.setattr(message_reader, "AHEAD_BLOCKS", 4)
-    monkeypatch.setattr("oberth.store.message_reader.time.monotonic", lambda: now_s)
+    monkeypatch.setattr(residency, "WARM_BYTES", 0)
+    monkeypatch.setattr(residency, "BLOCK_UNITS", 4)
+    monkeypatch.setattr(residency, "AHEAD_BLOCKS", 4)
+    monkeypatch.setattr("oberth.store.residency.time.monotonic", lambda: now_s)
     monkeypatch.setattr(
         CommitLog, "is_resident", lambda self, start, end: any(start <= b < end for b in brought_in)
     )
@@ -195,13 +195,13 @@ def test_what_a_reader_comes_to_is_brought_in_once(
         assert read(40) == []
         assert not store.wants_ahead("none", 0, 0)
         store.bring_in_ahead("none", 0, 0)
-        monkeypatch.setattr(message_reader, "AHEAD_BYTES_MAX", 1)
+        monkeypatch.setattr(residency, "AHEAD_BYTES_MAX", 1)
         now_s += 2
         store.bring_in("t", 0, 0, 2)
         assert read(0) == [4]
         now_s += 2
         young = store.max_phy_offset - results[20].commit_log_offset
-        monkeypatch.setattr(message_reader, "WARM_BYTES", young)
+        monkeypatch.setattr(residency, "WARM_BYTES", young)
         assert store.is_resident("t", 0, 24, 2)
         assert not store.wants_ahead("t", 0, 24)
 
@@ -211,7 +211,7 @@ def test_records_far_apart_are_brought_in_by_each_read(
 ) -> None:
     """Not by blocks, whose records are few of many that lie there."""
     brought_in: list[int] = []
-    monkeypatch.setattr(message_reader, "WARM_BYTES", 0)
+    monkeypatch.setattr(residency, "WARM_BYTES", 0)
     monkeypatch.setattr(CommitLog, "is_resident", lambda *_: False)
     monkeypatch.setattr(CommitLog, "bring_in", lambda self, start, end: brought_in.append(start))
     with MessageStore(MessageStoreConfig(store_path_root_dir=str(tmp_path))) as store:
@@ -228,10 +228,10 @@ def test_records_far_apart_are_brought_in_by_each_read(
         assert brought_in == starts[3:5]
         assert not store.wants_ahead("t", 0, 3)
         brought_in.clear()
-        monkeypatch.setattr(message_reader, "BLOCK_RANGES_MAX", 50)
+        monkeypatch.setattr(residency, "BLOCK_RANGES_MAX", 50)
         store.bring_in("t", 0, 3, 2)
         assert brought_in == starts
         brought_in.clear()
-        monkeypatch.setattr(message_reader, "BLOCK_SPAN_MAX", 1000)
+        monkeypatch.setattr(residency, "BLOCK_SPAN_MAX", 1000)
         store.bring_in("t", 0, 3, 2)
         assert brought_in == starts[3:5]

@@ -63,7 +63,7 @@ class OldMessages:
     def absent(self, wanted: Iterable[Stretch]) -> list[Stretch]:
         """Those of some stretches that are not in memory as a whole.
 
-        For the others it is seen to that what follows them is there in time.
+        Of the others, what follows is brought in ahead.
         """
         is_resident = self._store.is_resident
         absent = []
@@ -75,9 +75,9 @@ class OldMessages:
         return absent
 
     def read_ahead(self, topic: str, queue_id: int, offset: int) -> None:
-        """Somebody reads here: have a thread bring in what follows, if it has to be.
+        """Somebody reads here: a thread brings in what follows, if it may be on the disk only.
 
-        Costs two microseconds where it has not.
+        Costs two microseconds where nothing is to be done.
         """
         if not self._store.wants_ahead(topic, queue_id, offset):
             return

@@ -86,7 +86,7 @@ class StoreReading(StoreParts):
 
     def is_resident(self, topic: str, queue_id: int, offset: int, max_msg_nums: int) -> bool:
         """Whether `get_message` waits for no disk, as far as the system tells. Never waits."""
-        return self.reader.is_resident(topic, queue_id, offset, max_msg_nums)
+        return self.reader.residency.is_resident(topic, queue_id, offset, max_msg_nums)
 
     def resident_count(self, topic: str, queue_id: int, offset: int, count: int) -> int:
         """Of ``count`` messages of a queue, how many of the first can be read without the disk.
@@ -94,16 +94,16 @@ class StoreReading(StoreParts):
         All of them, or at least as many as `bring_in` brings in, if all that is looked at is in
         memory; 0 if the first is not. Never waits.
         """
-        return self.reader.resident_count(topic, queue_id, offset, count)
+        return self.reader.residency.resident_count(topic, queue_id, offset, count)
 
     @property
     def has_old_records(self) -> bool:
         """Whether any record may be no longer in memory."""
-        return self.reader.has_old
+        return self.reader.residency.has_old
 
     def absent_records(self, records: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those of some records, CommitLog offset and size each, that are not in memory."""
-        return self.reader.absent_records(records)
+        return self.reader.residency.absent_records(records)
 
     def bring_in_records(self, records: Iterable[tuple[int, int]]) -> None:
         """Waits, without the GIL, until the system has read some records.
@@ -120,11 +120,11 @@ class StoreReading(StoreParts):
         Raises:
             OSError: the disk does not give it.
         """
-        self.reader.bring_in(topic, queue_id, offset, max_msg_nums)
+        self.reader.residency.bring_in(topic, queue_id, offset, max_msg_nums)
 
     def wants_ahead(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether who reads here should have `bring_in_ahead` called. Never waits."""
-        return self.reader.wants_ahead(topic, queue_id, offset)
+        return self.reader.residency.wants_ahead(topic, queue_id, offset)
 
     def bring_in_ahead(self, topic: str, queue_id: int, offset: int) -> None:
         """Waits, without the GIL, until the system has read some thousand messages behind this one.
@@ -132,7 +132,7 @@ class StoreReading(StoreParts):
         Raises:
             OSError: the disk does not give them.
         """
-        self.reader.bring_in_ahead(topic, queue_id, offset)
+        self.reader.residency.bring_in_ahead(topic, queue_id, offset)
 
     def bring_in_record(self, commit_log_offset: int) -> None:
         """The same for the record at an offset, if there is one."""
