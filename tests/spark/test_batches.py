@@ -56,6 +56,18 @@ def test_every_column_can_be_made() -> None:
         assert hasattr(batches._Arrays, f"_make_{batches._snake(column.name)}"), column.name
 
 
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_batches_that_are_kept_stay_as_they_are(
+    growing_store: Any, read_store: Any, order: str
+) -> None:
+    """Memory of earlier batches is used again, but only when these are gone."""
+    bodies = [bytes([number]) * 200_000 for number in range(20)]
+    for body in bodies:
+        growing_store.append("T", 0, body)
+    rows = read_store(growing_store.root, readOrder=order, batchBytes="512k").rows
+    assert [row["value"] for row in rows] == bodies
+
+
 BATCH = encode_batch([BatchItem(0, b"one", b"TAGS\x01t\x02"), BatchItem(0, b"two", b"")])
 
 

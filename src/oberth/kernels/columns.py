@@ -75,6 +75,7 @@ class Columns:
         self.memory = bytearray(at)
         view = memoryview(self.memory)
         self._views: dict[str, memoryview[int]] = {}
+        self._arrays: dict[str, numpy.ndarray[Any, Any]] = {}
         for name in chosen:
             index = COLUMN_INDEX[name]
             place = self.places[index]
@@ -102,11 +103,14 @@ class Columns:
 
     def array(self, name: str) -> numpy.ndarray[Any, Any]:
         """The filled rows of a column as a numpy array over the same memory."""
-        import numpy  # noqa: PLC0415 - kernels need no numpy
+        whole = self._arrays.get(name)
+        if whole is None:
+            import numpy  # noqa: PLC0415 - kernels need no numpy
 
-        typecode = COLUMNS[COLUMN_INDEX[name]].typecode
-        dtype = numpy.int64 if typecode == "q" else numpy.int32
-        return numpy.frombuffer(self._views[name], dtype)[: self.count]
+            typecode = COLUMNS[COLUMN_INDEX[name]].typecode
+            dtype = numpy.int64 if typecode == "q" else numpy.int32
+            whole = self._arrays[name] = numpy.frombuffer(self._views[name], dtype)
+        return whole[: self.count]
 
     def row(self, row: int) -> dict[str, int]:
         """One record's values by column name; for tests and messages."""

@@ -13,6 +13,7 @@ One call gathers less than 2 GiB (offsets are int32); callers work in batches an
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oberth.formats.consume_queue import UNIT, UNIT_SIZE
@@ -91,28 +92,53 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
     Raises:
         ValueError: the values come to 2 GiB or more.
     """
-    rows = columns.count
-    sizes = getattr(columns, f"{name}_size")
-    total = _total(columns, f"{name}_size")
+    spans = (getattr(columns, f"{name}_at"), getattr(columns, f"{name}_size"), columns.count)
+    return gather_spans(data, *spans, name, text=text)
+
+
+def gather_spans(
+    data: Buffer,
+    starts: Buffer,
+    sizes: Buffer,
+    rows: int,
+    name: str,
+    *,
+    text: bool = False,
+    memory: Callable[[int], bytearray] | None = None,
+) -> Gathered:
+    """The values of any two arrays of int32 that say where each lies and how long it is.
+
+    Args:
+        data: what the values lie in.
+        starts: where a value begins.
+        sizes: its bytes; -1: this row has none.
+        rows: how many values.
+        name: what they are, for messages.
+        text: mend broken UTF-8.
+        memory: gives so many bytes for the values to be put in, whatever they hold; None: new ones.
+
+    Raises:
+        ValueError: the values come to 2 GiB or more.
+    """
     kernel = runtime.native("gather")
     if kernel is None:
-        return reference_gather(data, columns, name, text=text)
+        return _laid_out(_values(data, starts, sizes, rows, text), name)
+    room = _total(sizes, rows)
     view = memoryview(data)
-    room = total
     offsets = uninitialised(4 * (rows + 1))
     validity = bytearray((rows + 7) // 8)
     arguments = array("q", bytes(8 * at.GATHER_ARGUMENTS))
     arguments[at.GATHER_DATA] = address(view)
     arguments[at.GATHER_LIMIT] = view.nbytes
     arguments[at.GATHER_ROWS] = rows
-    arguments[at.GATHER_AT] = address(getattr(columns, f"{name}_at"))
+    arguments[at.GATHER_AT] = address(starts)
     arguments[at.GATHER_SIZE] = address(sizes)
     arguments[at.GATHER_TEXT] = text
     arguments[at.GATHER_OFFSETS] = address(offsets)
     arguments[at.GATHER_VALIDITY] = address(validity)
     while True:
         _check_total(room, name)
-        out = uninitialised(room)
+        out = (memory or uninitialised)(room)
         arguments[at.GATHER_OUT] = address(out)
         arguments[at.GATHER_OUT_MAX] = room
         if kernel(arguments):
@@ -123,13 +149,12 @@ def gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> 
     return Gathered(rows, offsets, memoryview(out)[:used], validity if nulls else None, nulls)
 
 
-def _total(columns: Columns, name: str) -> int:
+def _total(sizes: Buffer, rows: int) -> int:
     """The bytes of all values of a column of sizes."""
     kernel = runtime.native("total_size")
-    sizes = getattr(columns, name)
     if kernel is None:
-        return sum(size for size in sizes[: columns.count] if size > 0)
-    return kernel(array("q", (address(sizes), columns.count)))
+        return sum(size for size in _int32(sizes, rows) if size > 0)
+    return kernel(array("q", (address(sizes), rows)))
 
 
 def _more_room(room: int, name: str) -> int:
@@ -148,16 +173,26 @@ def _check_total(total: int, name: str) -> None:
 
 def reference_gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> Gathered:
     """`gather` in plain Python."""
+    spans = (getattr(columns, f"{name}_at"), getattr(columns, f"{name}_size"), columns.count)
+    return _laid_out(_values(data, *spans, text), name)
+
+
+def _values(
+    data: Buffer, starts: Buffer, sizes: Buffer, rows: int, text: bool
+) -> list[bytes | None]:
     view = memoryview(data)
-    starts, sizes = getattr(columns, f"{name}_at"), getattr(columns, f"{name}_size")
     values: list[bytes | None] = []
-    for row in range(columns.count):
-        if sizes[row] < 0:
+    for start, size in zip(_int32(starts, rows), _int32(sizes, rows), strict=True):
+        if size < 0:
             values.append(None)
             continue
-        raw = bytes(view[starts[row] : starts[row] + sizes[row]])
+        raw = bytes(view[start : start + size])
         values.append(raw.decode("utf-8", "replace").encode() if text else raw)
-    return _laid_out(values, name)
+    return values
+
+
+def _int32(numbers: Buffer, count: int) -> list[int]:
+    return memoryview(numbers).cast("B").cast("i")[:count].tolist()
 
 
 def _laid_out(values: list[bytes | None], name: str) -> Gathered:
@@ -188,7 +223,7 @@ def property_maps(data: Buffer, columns: Columns) -> GatheredMaps:
         ValueError: the properties come to 2 GiB or more.
     """
     rows = columns.count
-    total = _total(columns, "properties_size")
+    total = _total(columns.properties_size, rows)
     kernel = runtime.native("property_maps")
     if kernel is None:
         return reference_property_maps(data, columns)

@@ -5,9 +5,12 @@ Only callers that hold a kernel (`runtime.native`) ask for an address.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from oberth.kernels import runtime
+
+_KEPT_SIZE_MIN: Final = 256 << 10
+_KEPT_MAX: Final = 4
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,3 +33,40 @@ def uninitialised(size: int) -> bytearray:
     """
     made: bytearray = runtime.extension().uninitialised(size)
     return made
+
+
+class SpareMemory:
+    """Memory that is lent again as soon as nothing made of it is left. For one thread.
+
+    What the system gives for a block of megabytes has to be cleared, page by page, each time, which
+    costs more than to fill it. Small blocks are not kept: they come from memory that is in use.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    def lend(self, size: int) -> bytearray:
+        """Memory of at least ``size`` bytes that holds anything.
+
+        It is in use as long as a buffer of it is (a memoryview, an Arrow buffer), not as long as
+        the bytearray itself is known.
+        """
+        if size < _KEPT_SIZE_MIN:
+            return uninitialised(size)
+        for memory in self._kept:
+            if len(memory) >= size and not _is_in_use(memory):
+                return memory
+        made = uninitialised(size + size // 8)  # sizes differ a little from batch to batch
+        self._kept = [each for each in self._kept if _is_in_use(each)][-_KEPT_MAX + 1 :]
+        self._kept.append(made)
+        return made
+
+
+def _is_in_use(memory: bytearray) -> bool:
+    """Whether there is a buffer of it: no bytearray can be resized then."""
+    try:
+        last = memory.pop()
+    except BufferError:
+        return True
+    memory.append(last)  # there is room for it: nothing is moved
+    return False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,8 @@ from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem, decode_batch
 from oberth.formats.compression import decompress_body
 from oberth.kernels.columns import Columns
-from oberth.kernels.gather import Gathered, host_texts, message_ids, property_maps
+from oberth.kernels.gather import Gathered, gather_spans, host_texts, message_ids, property_maps
+from oberth.kernels.memory import SpareMemory
 from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
 from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
 
@@ -130,13 +132,15 @@ class Records:
 
 
 class BatchMaker:
-    """Makes batches of one schema."""
+    """Makes batches of one schema, out of memory that may be lent again when they are gone."""
 
-    def __init__(self, fields: Sequence[Field], schema: pa.Schema) -> None:
+    def __init__(self, fields: Sequence[Field], schema: pa.Schema, memory: SpareMemory) -> None:
         self.fields = tuple(fields)
         self.schema = schema
         wanted = {field.column for field in fields}
         self._wants_body = not wanted.isdisjoint(("value", "bodyError"))
+        self.memory = memory
+        self._topics: tuple[list[bytes], pa.Array] = ([], None)
 
     def batches(
         self,
@@ -164,6 +168,14 @@ class BatchMaker:
             yield self._batch(records, None)
             return
         yield from self._unpack(records, packed, on_bad_body, keep_item)
+
+    def topic_names(self, topics: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+        """Topics as text; made once for all batches of the same topics."""
+        known, names = self._topics
+        if names is None or names.type != kind or known != topics:
+            names = _text_array(list(topics), kind)
+            self._topics = (list(topics), names)
+        return names
 
     def _unpack(
         self,
@@ -201,7 +213,7 @@ class BatchMaker:
             yield self._batch(records, rows)
 
     def _batch(self, records: Records, rows: _Unpacked | None) -> pa.RecordBatch:
-        maker = _Arrays(records, rows)
+        maker = _Arrays(records, rows, self)
         arrays = [
             maker.array(field, self.schema.field(number))
             for number, field in enumerate(self.fields)
@@ -243,8 +255,9 @@ class _Unpacked:
 class _Arrays:
     """The columns of one batch."""
 
-    def __init__(self, records: Records, rows: _Unpacked | None) -> None:
+    def __init__(self, records: Records, rows: _Unpacked | None, maker: BatchMaker) -> None:
         self._records = records
+        self._maker = maker
         self._rows = rows
         self._index = None if rows is None else np.array(rows.numbers, np.int64)
         self._cache: dict[str, Any] = {}
@@ -264,20 +277,22 @@ class _Arrays:
         return column.copy() if self._index is None else column[self._index]
 
     def _integers(self, name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array(self._numbers(name)).cast(kind, safe=False)
+        made = pa.array(self._numbers(name))
+        return made if made.type == kind else made.cast(kind, safe=False)
 
     def _times(self, name: str, kind: pa.DataType) -> pa.Array:
         millis = self._numbers(name)
         if pa.types.is_timestamp(kind):
             wrong = (millis > TIME_MAX_MS) | (millis < TIME_MIN_MS)  # such a time is damage
-            micros = pa.array(millis * 1000, pa.int64(), mask=wrong if wrong.any() else None)
-            return micros.cast(kind)
+            micros = pa.array(millis * 1000, mask=wrong if wrong.any() else None)
+            return micros.view(kind)
         return pa.array(millis)
 
     def _spans(self, part: str, kind: pa.DataType) -> pa.Array:
         """Bytes of the records as stored; a size of -1 is null."""
         columns = self._records.columns
-        made = gather(self._records.data, columns[f"{part}_at"], columns[f"{part}_size"], kind)
+        spans = (columns[f"{part}_at"], columns[f"{part}_size"])
+        made = gather(self._records.data, *spans, kind, self._maker.memory)
         return made if self._index is None else made.take(pa.array(self._index))
 
     def _text_property(self, name: str, part: str, kind: pa.DataType) -> pa.Array:
@@ -325,7 +340,7 @@ class _Arrays:
         records = self._records
         if records.topic is not None:
             return pa.array([records.topic.encode()], pa.binary()).cast(kind).take(self._zeros())
-        names = _text_array(list(records.topics), kind)
+        names = self._maker.topic_names(records.topics, kind)
         return names.take(pa.array(self._numbers("topic_id")))
 
     def _make_broker(self, kind: pa.DataType) -> pa.Array:
@@ -481,6 +496,7 @@ class _Arrays:
         return self._spans("properties", kind)
 
 
+@cache
 def _snake(name: str) -> str:
     out = []
     for at, char in enumerate(name):
@@ -491,34 +507,32 @@ def _snake(name: str) -> str:
     return "".join(out)
 
 
-def gather(data: Any, at: Ints, size: Ints, kind: pa.DataType) -> pa.Array:
+def gather(
+    data: Any, at: Ints, size: Ints, kind: pa.DataType, memory: SpareMemory | None = None
+) -> pa.Array:
     """Stretches of data as an Arrow array of binary or string; a size of -1 gives null.
 
     Text that is no UTF-8 gets U+FFFD where it is none, as in Java.
+
+    Args:
+        data: the bytes.
+        at: where each stretch begins.
+        size: how long each is.
+        kind: binary or string.
+        memory: where the values may lie; None: in memory of their own.
     """
-    count = len(at)
-    starts = at.astype(np.int32)
-    missing = size < 0
-    some_missing = bool(missing.any())
-    if some_missing:
-        # What is missing lies at 0: an empty stretch after the one before keeps the order.
-        ends = np.where(missing, 0, starts + size).astype(np.int32)
-        ends = np.maximum.accumulate(ends)
-        before = np.concatenate((np.zeros(1, np.int32), ends[:-1]))
-        starts = np.where(missing, before, starts)
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0] = 0
-    bounds[1::2] = starts
-    if some_missing:
-        bounds[2::2] = np.where(missing, starts, starts + size)
-    else:
-        np.add(starts, size, out=bounds[2::2])
-    every = pa.Array.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    found = gather_spans(
+        data,
+        np.ascontiguousarray(at, np.int32),
+        np.ascontiguousarray(size, np.int32),
+        len(at),
+        "a column",
+        text=pa.types.is_string(kind),
+        memory=None if memory is None else memory.lend,
     )
-    wanted = np.arange(1, 2 * count, 2, dtype=np.int32)
-    indices = pa.array(wanted, mask=missing) if some_missing else pa.array(wanted)
-    return _as_text(every.take(indices), kind)
+    validity = None if found.validity is None else pa.py_buffer(found.validity)
+    buffers = [validity, pa.py_buffer(found.offsets), pa.py_buffer(found.data)]
+    return pa.Array.from_buffers(kind, found.rows, buffers, found.null_count)
 
 
 def _as_text(made: pa.Array, kind: pa.DataType) -> pa.Array:

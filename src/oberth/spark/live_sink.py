@@ -39,6 +39,7 @@ from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.spark.connection import Patience, may_come_back
 from oberth.spark.encode import write_columns
+from oberth.spark.runtime import settle_worker
 from oberth.spark.write_options import LiveWriteOptions
 
 BATCH_MESSAGES_MAX: Final = 1_024
@@ -131,6 +132,7 @@ def send_rows(batches: Iterator[pa.RecordBatch], options: LiveWriteOptions, name
         OptionError: a column that is not known, a queue that does not exist.
         MQBrokerError, RemotingError: a batch was not acknowledged; some rows may have been sent.
     """
+    settle_worker()
     sender: LiveSender | None = None
     try:
         for batch in batches:

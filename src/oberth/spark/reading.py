@@ -31,8 +31,10 @@ from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
 from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
+from oberth.kernels.gather import gather_spans
+from oberth.kernels.memory import SpareMemory
 from oberth.kernels.scan import scan
-from oberth.spark.batches import BatchMaker, Records, gather, scan_columns
+from oberth.spark.batches import BatchMaker, Records, scan_columns
 from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
@@ -125,7 +127,8 @@ class PieceReader:
     ) -> None:
         self._stores = stores
         self._settings = settings
-        self._maker = BatchMaker(settings.fields, schema)
+        self._memory = SpareMemory()
+        self._maker = BatchMaker(settings.fields, schema, self._memory)
         names = set(scan_columns(settings.fields))
         names |= {"topic_id", "queue_id", "queue_offset", "stored_offset", "record_size"}
         names |= {"crc_ok", "sys_flag", "commit_log_offset"}
@@ -618,7 +621,7 @@ class PieceReader:
             start = int(positions[0])
             view = store.storage.view(segment.path, end - segment.start)
             if view is not None:
-                taken = _take(view, positions - segment.start, sizes)
+                taken = self._take(view, positions - segment.start, sizes)
                 store.storage.bytes_read += len(taken)
                 return self._scan_promised(store, taken, positions, sizes, [])
             if end - start <= int(sizes.sum()) * _SPARSE:
@@ -627,9 +630,14 @@ class PieceReader:
                 except NotFoundError:
                     data = memoryview(b"")
                 if len(data) == end - start:
-                    taken = _take(data, positions - start, sizes)
+                    taken = self._take(data, positions - start, sizes)
                     return self._scan_promised(store, taken, positions, sizes, [])
         return self._fetch_each(store, positions, sizes)
+
+    def _take(self, data: memoryview, at: Any, sizes: Any) -> memoryview:
+        """Stretches of data put one after the other."""
+        spans = (at.astype(np.int32), sizes.astype(np.int32), len(at))
+        return gather_spans(data, *spans, "records", memory=self._memory.lend).data
 
     def _fetch_each(
         self, store: StoreFiles, positions: Any, sizes: Any
@@ -778,12 +786,6 @@ def _group(positions: Any, sizes: Any, at: int, limit: int) -> int:
 def _apart(positions: Any, sizes: Any) -> bool:
     """Whether records come in the order of the log, none into another."""
     return bool((positions[1:] >= positions[:-1] + sizes[:-1]).all())
-
-
-def _take(data: memoryview, at: Any, sizes: Any) -> memoryview:
-    """Stretches of data put one after the other, in memory of their own."""
-    taken = gather(data, at, sizes, pa.binary())
-    return memoryview(taken.buffers()[2])[: int(sizes.sum())]
 
 
 def _light_limit(piece: Lookup) -> tuple[str, int, int] | None:

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from oberth.errors import OptionError
+from oberth.spark.runtime import settle_worker
 from oberth.spark.write_options import LiveWriteOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: str) -
     from oberth.spark.encode import RecordEncoder
     from oberth.spark.load_plan import StageWriter
 
+    settle_worker()
     writer = StageWriter(f"{work}/staged/{uuid.uuid4().hex}.log")
     encoder: RecordEncoder | None = None
     keys = UniqueKeys() if options.unique_keys else None

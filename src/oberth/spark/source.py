@@ -41,6 +41,7 @@ from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING, Predicate, predicate_of
 from oberth.spark.queue_files import QueueFiles
+from oberth.spark.runtime import settle_worker
 from oberth.spark.schemas import Field, arrow_schema
 from oberth.spark.sql_filter import compile_sql
 from oberth.spark.store_files import StoreFiles
@@ -238,6 +239,7 @@ class RocketMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
+        settle_worker()
         if isinstance(partition, RocketMQPartition):
             return self.shape.shown(self.piece_reader(partition).read(partition.pieces))
         from oberth.spark.lake import LakePartition, read_lake

@@ -43,6 +43,7 @@ from oberth.spark.options import LOGS, ReadOptions
 from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.predicates import EVERYTHING
+from oberth.spark.runtime import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -429,6 +430,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow batches."""
         assert isinstance(partition, RocketMQPartition)
+        settle_worker()
         shape = self.shape
         reader = make_piece_reader(partition.stores, self.options, shape.fields, shape.schema)
         return shape.shown(reader.read(partition.pieces))

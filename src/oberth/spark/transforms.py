@@ -23,6 +23,7 @@ from oberth.spark.options import ReadOptions, parse_read_options
 from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_cuts
 from oberth.spark.queue_files import QueueFiles
+from oberth.spark.runtime import settle_worker
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import require_path
 from oberth.spark.store_files import StoreFiles
@@ -108,6 +109,7 @@ class TagCountsReader(DataSourceReader):
         import pyarrow as pa
 
         assert isinstance(partition, RocketMQPartition)
+        settle_worker()
         counts: dict[tuple[str, str | None], int] = {}
         for piece in partition.pieces:
             if isinstance(piece, p.QueueRange):

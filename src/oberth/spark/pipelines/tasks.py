@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.errors import OberthError, SparkUnavailableError, StoreError
+from oberth.spark.runtime import settle_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +172,7 @@ class _Guard:
         self._function = function
 
     def __call__(self, item: Any) -> Any:
+        settle_worker()
         try:
             return self._function(item)
         except OberthError as error:

@@ -1,0 +1,88 @@
+"""Memory is lent again only when nothing made of it is left."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oberth.kernels import memory, runtime
+from oberth.kernels.gather import Gathered, gather_spans
+from oberth.kernels.memory import SpareMemory, address
+
+LARGE = memory._KEPT_SIZE_MIN
+
+
+def test_what_is_in_use_is_not_lent_again() -> None:
+    spare = SpareMemory()
+    first = memoryview(spare.lend(LARGE))
+    first[:4] = b"held"
+    second = memoryview(spare.lend(LARGE))
+    second[:4] = b"more"
+    assert bytes(first[:4]) == b"held"
+    where = address(first)
+    part = first[:4]
+    first.release()
+    assert address(spare.lend(LARGE)) not in (where, address(second)), "a part of it is in use"
+    part.release()
+    again = spare.lend(LARGE)
+    assert address(again) == where
+    assert len(again) >= LARGE
+    assert bytes(second[:4]) == b"more"
+
+
+def test_an_arrow_buffer_keeps_its_memory() -> None:
+    pa = pytest.importorskip("pyarrow")
+    spare = SpareMemory()
+    buffer = pa.py_buffer(memoryview(spare.lend(LARGE))[:LARGE])
+    where = buffer.address
+    cut = buffer.slice(LARGE // 2)
+    del buffer
+    assert address(spare.lend(LARGE)) != where
+    del cut
+    assert address(spare.lend(LARGE)) == where
+
+
+def test_small_memory_is_not_kept_and_of_large_only_a_little() -> None:
+    spare = SpareMemory()
+    assert len(spare.lend(10)) == 10
+    assert not spare._kept
+    held = [memoryview(spare.lend(LARGE)) for _ in range(20)]
+    assert len({address(each) for each in held}) == 20
+    assert len(spare._kept) <= memory._KEPT_MAX
+
+
+def test_blocks_that_have_become_too_small_go() -> None:
+    spare = SpareMemory()
+    for size in range(LARGE, 20 * LARGE, LARGE):
+        assert len(spare.lend(size)) >= size
+    assert len(spare._kept) == 1
+
+
+spans = st.lists(
+    st.one_of(st.just((0, -1)), st.tuples(st.integers(0, 200), st.integers(0, 56))), max_size=40
+)
+
+
+@given(st.binary(min_size=256, max_size=256), spans, st.booleans())
+def test_spans_equal_those_of_plain_python(
+    data: bytes, places: list[tuple[int, int]], text: bool
+) -> None:
+    spare = SpareMemory()
+    starts, sizes = (array("i", (place[part] for place in places)) for part in (0, 1))
+
+    def values(found: Gathered) -> list[bytes | None]:
+        return [found.value(row) for row in range(found.rows)]
+
+    compiled = gather_spans(
+        data, starts, sizes, len(places), "values", text=text, memory=spare.lend
+    )
+    runtime.use_reference_only(True)
+    try:
+        plain = gather_spans(data, starts, sizes, len(places), "values", text=text)
+    finally:
+        runtime.use_reference_only(False)
+    assert values(compiled) == values(plain)
+    assert compiled.null_count == plain.null_count
