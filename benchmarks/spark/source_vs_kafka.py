@@ -29,7 +29,7 @@ from oberth.errors import PeerUnavailableError
 TRUST = "index"  # of stores that this has just made
 COLUMNS = "key,value,topic,partition,offset,timestamp"
 OURS, RIVAL = "oberth", "kafka"
-READ_BARS = {1024: 1.3, 128: 1.1}
+READ_BARS = {1024: 2.5, 128: 2.5}
 
 
 def _timed(action: Callable[[], Any]) -> float:

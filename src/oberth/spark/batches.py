@@ -523,8 +523,8 @@ def gather(
     """
     found = gather_spans(
         data,
-        np.ascontiguousarray(at, np.int32),
-        np.ascontiguousarray(size, np.int32),
+        np.ascontiguousarray(at, np.int32).data,
+        np.ascontiguousarray(size, np.int32).data,
         len(at),
         "a column",
         text=pa.types.is_string(kind),

@@ -315,22 +315,19 @@ def prepare_environment(*, quick: bool = True, quiet: bool = False) -> Java:
     return java
 
 
-_SETTLED_AFTER: Final = 2
-_tasks_begun = 0
+_SETTLED_OBJECTS_MAX: Final = 10_000
 
 
 def settle_worker() -> None:
     """Called by a task of Spark when it begins; spares its worker long garbage collections.
 
     Between two tasks Spark's worker collects all garbage, and looks at every object that any
-    package made when it was imported: 30 ms, as much as reading 80 MB. What is there when the first
-    two tasks of a worker begin is not looked at again. It does nothing outside of a task.
+    package made when it was imported: 30 ms, as much as reading 80 MB. What has survived that, where
+    it is much, is not looked at again. It does nothing outside of a task.
     """
-    global _tasks_begun
     from pyspark import TaskContext
 
-    if _tasks_begun < _SETTLED_AFTER and TaskContext.get() is not None:
-        _tasks_begun += 1
+    if TaskContext.get() is not None and len(gc.get_objects()) > _SETTLED_OBJECTS_MAX:
         gc.freeze()
 
 
