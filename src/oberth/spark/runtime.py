@@ -322,8 +322,8 @@ def settle_worker() -> None:
     """Called by a task of Spark when it begins; spares its worker long garbage collections.
 
     Between two tasks Spark's worker collects all garbage, and looks at every object that any
-    package made when it was imported: 30 ms, as much as reading 80 MB. What has survived that, where
-    it is much, is not looked at again. It does nothing outside of a task.
+    package made when it was imported: 30 ms, as much as reading 80 MB. What has survived
+    that, where it is much, is not looked at again. It does nothing outside of a task.
     """
     from pyspark import TaskContext
 
