@@ -158,7 +158,11 @@ def main(argv: list[str] | None = None) -> None:
                 sys.stderr.write(f"without Kafka: {why}\n")
         from oberth.spark.runtime import build_session
 
-        config = {"spark.driver.memory": "4g", "spark.sql.python.filterPushdown.enabled": "true"}
+        config = {
+            "spark.driver.memory": "4g",
+            "spark.sql.python.filterPushdown.enabled": "true",
+            "spark.python.unix.domain.socket.enabled": "true",
+        }
         if jars:
             config["spark.jars"] = ",".join(map(str, jars))
         from pyspark.sql import SparkSession

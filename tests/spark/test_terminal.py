@@ -72,6 +72,15 @@ def begin(said: list[str], beginnings: list[str]) -> bool:
     return len(said) == len(beginnings) and all(map(str.startswith, said, beginnings))
 
 
+def test_a_query_that_has_enough_says_so_and_no_more(growing_store: Any) -> None:
+    """Its worker still writes rows when Spark closes the connection."""
+    for number in range(60):
+        growing_store.append("T", 0, bytes([number]) * 300_000)
+    words = ("sql", "--store", str(growing_store.root), "select length(value) from T limit 1")
+    done = run(*OBERTH, *words)
+    assert (done.stderr, done.returncode) == ("1 rows\n", 0)
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_lines_of_stderr(golden_pristine: Golden, name: str) -> None:
     words, code, expected = ALONE[name]

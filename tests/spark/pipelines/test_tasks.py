@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from oberth.spark.runtime import settle_worker
+from oberth.spark.worker_daemon import without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,3 +38,26 @@ def test_a_process_that_is_no_task_is_left_alone() -> None:
     before = gc.get_freeze_count()
     settle_worker()
     assert gc.get_freeze_count() == before
+
+
+@pytest.mark.parametrize("gone", [BrokenPipeError(), ConnectionResetError()])
+def test_a_worker_that_nobody_reads_ends_without_a_word(
+    gone: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+
+    def write(*_: object) -> int:
+        raise gone
+
+    monkeypatch.setattr("os._exit", ends.append)
+    with socket.socket() as connection:
+        without_traceback(write)(connection, True)
+    assert ends == [1]
+
+
+def test_what_else_a_worker_raises_is_spark_s() -> None:
+    def write(*_: object) -> int:
+        raise OSError("no space left on device")
+
+    with socket.socket() as connection, pytest.raises(OSError, match="no space"):
+        without_traceback(write)(connection, True)
