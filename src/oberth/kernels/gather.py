@@ -108,6 +108,8 @@ def gather_spans(
 ) -> Gathered:
     """The values of any two arrays of int32 that say where each lies and how long it is.
 
+    The caller has made sure that each lies in ``data``: it is not checked again.
+
     Args:
         data: what the values lie in.
         starts: where a value begins.

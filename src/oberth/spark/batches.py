@@ -172,9 +172,10 @@ class BatchMaker:
     def topic_names(self, topics: Sequence[bytes], kind: pa.DataType) -> pa.Array:
         """Topics as text; made once for all batches of the same topics."""
         known, names = self._topics
-        if names is None or names.type != kind or known != topics:
-            names = _text_array(list(topics), kind)
-            self._topics = (list(topics), names)
+        wanted = list(topics)
+        if names is None or names.type != kind or known != wanted:
+            names = _text_array(wanted, kind)
+            self._topics = (wanted, names)
         return names
 
     def _unpack(
