@@ -86,3 +86,14 @@ def test_spans_equal_those_of_plain_python(
         runtime.use_reference_only(False)
     assert values(compiled) == values(plain)
     assert compiled.null_count == plain.null_count
+
+
+def test_text_that_grows_while_it_is_mended_gets_larger_memory() -> None:
+    """Each broken byte becomes three: the first block is too small."""
+    spare = SpareMemory()
+    data = b"\xff" * LARGE
+    places = (array("i", [0]), array("i", [LARGE]))
+    held = gather_spans(data, *places, 1, "text", memory=spare.lend)
+    mended = gather_spans(data, *places, 1, "text", text=True, memory=spare.lend)
+    assert mended.value(0) == "\ufffd".encode() * LARGE
+    assert held.value(0) == data

@@ -531,9 +531,7 @@ def gather(
         text=pa.types.is_string(kind),
         memory=None if memory is None else memory.lend,
     )
-    validity = None if found.validity is None else pa.py_buffer(found.validity)
-    buffers = [validity, pa.py_buffer(found.offsets), pa.py_buffer(found.data)]
-    return pa.Array.from_buffers(kind, found.rows, buffers, found.null_count)
+    return _array(found, kind)
 
 
 def _as_text(made: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -572,12 +570,15 @@ def _as_columns(records: Records, *names: str) -> Columns:
     return made
 
 
-def _text(gathered: Gathered) -> pa.Array:
-    return pa.Array.from_buffers(
-        pa.string(),
-        gathered.rows,
-        [None, pa.py_buffer(gathered.offsets), pa.py_buffer(gathered.data)],
-    )
+def _array(found: Gathered, kind: pa.DataType) -> pa.Array:
+    """What a kernel has gathered, where it lies."""
+    validity = None if found.validity is None else pa.py_buffer(found.validity)
+    buffers = [validity, pa.py_buffer(found.offsets), pa.py_buffer(found.data)]
+    return pa.Array.from_buffers(kind, found.rows, buffers, found.null_count)
+
+
+def _text(found: Gathered) -> pa.Array:
+    return _array(found, pa.string())
 
 
 def _maps_one_by_one(strings: Iterator[bytes] | Any) -> pa.Array:
