@@ -19,6 +19,8 @@ from typing import Any
 POLL_S = 0.1
 #: Messages of the pipelines that ask or send one by one.
 LETTERS_LIVE = 1_000
+#: Longer than a broker keeps the claim of a redrive that was killed.
+CLAIM_S = 61.0
 SENT_FOLLOWED = 2_000
 SEND_TRIES_MAX = 600
 SEND_MAX_S = 600.0
@@ -158,6 +160,9 @@ class Pipeline(ABC):
 
     def revive(self) -> None:  # noqa: B027 - only one with a broker has something to start
         """Starts the broker again."""
+
+    def wait_until_free(self) -> None:  # noqa: B027 - most leave nothing
+        """Waits for what a run that was killed keeps others out with."""
 
     def broker(self) -> int:
         """The broker's process, 0 for none."""
@@ -333,6 +338,11 @@ class _Live(Pipeline):
         self._cluster = OberthCluster(place.root / f"{self.name}-brokers", brokers=2)
         self._cluster.start()
 
+    @property
+    def broker_names(self) -> list[str]:
+        """Of both."""
+        return [node.name for node in self._cluster.brokers]
+
     def broker(self) -> int:
         """The broker's process."""
         process = self._cluster.brokers[1]._process
@@ -437,6 +447,7 @@ class _LiveExport(Export, _Live):
         return self.place.command(
             "export", "--namesrv", self._cluster.namesrv_addr, "--into", str(out),
             "--topic", self.topic, "--format", self.kind,
+            "--option", f"rocketmq.brokers={','.join(self.broker_names)}",
         )  # fmt: skip
 
 
@@ -512,6 +523,10 @@ class LiveRedrive(_Live):
     def expected(self) -> Counter[str]:
         """Few: the brokers are asked for each letter."""
         return Counter(dict(list(self.place.keys.items())[:LETTERS_LIVE]))
+
+    def wait_until_free(self) -> None:
+        """A redrive that was killed keeps the others out for a minute."""
+        time.sleep(CLAIM_S)
 
     def begin(self, out: Path) -> list[str]:
         """A topic that no broker ever knew, for their index keeps what a deleted one had."""

@@ -145,6 +145,8 @@ def run_round(pipeline: Pipeline, number: int, victim: str, limit_s: float, seed
     done, struck, took_s = _run(pipeline, out, command, log, strike_s, victim, rng)
     tries = 1
     while not done and tries < TRIES_MAX:
+        if tries > 1:
+            pipeline.wait_until_free()
         done, _, _ = _run(pipeline, out, command, log, 0.0, "", rng)
         tries += 1
     wrong = pipeline.check(out) if done else f"no end after {tries} runs, see {log}"

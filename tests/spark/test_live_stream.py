@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,11 @@ from oberth.client.blocking_face import LOOP
 from oberth.errors import DataLossError, MQClientError, RemotingError
 from oberth.spark import plan as p
 from oberth.spark import stream
+from oberth.spark.live_plan import LiveStores
 from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
+from oberth.spark.pipelines.export.live import LiveTopicsSource
+from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader, TriggerPlanner
 from oberth.testing.blocking import EmbeddedBroker
@@ -165,12 +169,7 @@ def test_what_is_planned_waits_for_its_broker_and_a_restarted_query_finds_it(
 
 
 def test_a_stream_goes_on_with_the_brokers_that_are_there(shop: Shop, tmp_path: Path) -> None:
-    settings = read_configs(
-        {
-            **DEFAULT_SETTINGS, "brokerName": "broker-b", "namesrvAddr": shop.mq.namesrv_addr,
-            "storePathRootDir": str(tmp_path / "b"),
-        }
-    )  # fmt: skip
+    settings = _second(shop, tmp_path)
     second = LOOP.call(lambda: _start(settings))
     try:
         shop.create("A", 1)
@@ -188,6 +187,80 @@ def test_a_stream_goes_on_with_the_brokers_that_are_there(shop: Shop, tmp_path: 
         assert planner.next_end(both, ALL) == {_key("A", 0): 7, there: 1}
     finally:
         LOOP.call(second.aclose)
+
+
+def _second(shop: Shop, tmp_path: Path) -> Any:
+    """The settings of a broker beside the shop's."""
+    return read_configs(
+        {
+            **DEFAULT_SETTINGS, "brokerName": "broker-b", "namesrvAddr": shop.mq.namesrv_addr,
+            "storePathRootDir": str(tmp_path / "b"),
+        }
+    )  # fmt: skip
+
+
+def test_a_read_waits_for_the_brokers_that_it_names(
+    shop: Shop, tmp_path: Path, failed_attempts: threading.Semaphore
+) -> None:
+    settings = _second(shop, tmp_path)
+    second = LOOP.call(lambda: _start(settings))
+    shop.create("A", 1)
+    there = p.QueueKey("A", "broker-b", 0)
+    shop.send("A", 0, 3)
+    where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
+    shop._producer.send(Message("A", b"x"), mq=where)
+    LOOP.call(second.aclose)
+
+    def look(**more: str) -> dict[p.QueueKey, tuple[int, int]]:
+        options = parse_read_options(shop.options(subscribe="A", **more), streaming=False)
+        with LiveStores(options) as stores:
+            return stores.bounds(p.select_queues(options, stores, must_exist=True))
+
+    named = {"rocketmq__brokers": "broker-a, broker-b"}
+    assert look() == {_key("A", 0): (0, 3)}  # no name server remembers the other
+    with pytest.raises(MQClientError, match=r"rocketmq\.brokers needs broker-b, .* are broker-a"):
+        look(rocketmq__read__timeout="200ms", **named)
+    with ThreadPoolExecutor(1) as pool:
+        both = pool.submit(look, **named)
+        for _ in range(3):
+            assert failed_attempts.acquire(timeout=60)
+        second = LOOP.call(lambda: _start(settings))
+        try:
+            assert both.result(60) == {_key("A", 0): (0, 3), there: (0, 1)}
+        finally:
+            LOOP.call(second.aclose)
+
+
+def test_an_export_warns_of_a_broker_that_left(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = _second(shop, tmp_path)
+    second = LOOP.call(lambda: _start(settings))
+    shop.create("A", 1)
+    shop.send("A", 0, 3)
+    where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
+    shop._producer.send(Message("A", b"x"), mq=where)
+    given = shop.options(subscribe="A", rocketmq__read__timeout="200ms")
+
+    def source() -> LiveTopicsSource:
+        return LiveTopicsSource(given, ExportSettings(format="parquet"), skip_damage=False)
+
+    with closing(source()) as earlier:
+        first = earlier.next_batch(None, [])
+    assert first is not None
+    assert first.end == 4
+    LOOP.call(second.aclose)
+    shop.send("A", 0, 2)
+    with closing(source()) as later:
+        for _ in range(2):
+            batch = later.next_batch(first, [])
+            assert batch is not None
+            assert batch.end == 6
+    told = [line for line in caplog.messages if "broker broker-b" in line]
+    assert told == [
+        "broker broker-b, which earlier batches read from, is not there: what is new in its queues "
+        "comes with a batch after its return"
+    ]
 
 
 async def _start(settings: Any) -> Broker:

@@ -201,6 +201,7 @@ LIVE = {"rocketmq.namesrv.addr": "a:9876"}
         ({**LIVE, "includeUndelivered": "true"}, "includeUndelivered goes with path"),
         ({**LIVE, "storage.region": "x"}, "storage.region goes with path"),
         ({"path": "/x", "rocketmq.acl.accessKey": "k"}, "accessKey goes with live brokers"),
+        ({"path": "/x", "rocketmq.brokers": "b"}, "rocketmq.brokers goes with live brokers"),
         ({**LIVE, "rocketmq.acl.accessKey": "k"}, "go together"),
         ({**LIVE, "rocketmq.tls.ca": "f"}, "needs rocketmq.tls.enable=true"),
         (

@@ -72,6 +72,7 @@ class Connection:
         access_key, secret_key, security_token: sign every request; "" for none.
         tls: None: no TLS.
         timeout_ms: of one request.
+        brokers: names of those that a read needs to be there when it begins.
         read_timeout_ms: how long a broker that reads need may be away.
         delivery_timeout_ms: how long a batch of messages is sent again until it is acknowledged.
     """
@@ -82,6 +83,7 @@ class Connection:
     security_token: str = field(default="", repr=False)
     tls: TlsFiles | None = None
     timeout_ms: int = DEFAULT_TIMEOUT_MS
+    brokers: tuple[str, ...] = ()
     read_timeout_ms: int = DEFAULT_READ_TIMEOUT_MS
     delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS
 

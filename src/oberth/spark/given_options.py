@@ -36,6 +36,7 @@ CONNECTION: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """How live brokers are reached; the same for source and sink."""
 READ_TIMEOUT: Final = "rocketmq.read.timeout"
+BROKERS: Final = "rocketmq.brokers"
 DELIVERY_TIMEOUT: Final = "rocketmq.delivery.timeout"
 
 
@@ -113,6 +114,10 @@ class Given:
         units = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
         return int(match[1]) * units[match[2] or "ms"]
 
+    def words(self, name: str) -> list[str]:
+        """Words with commas between them; none where it is not given."""
+        return [word.strip() for word in self.text(name).split(",") if word.strip()]
+
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         """One of several words."""
         text = self._values.get(name, default).lower()
@@ -175,7 +180,8 @@ def parse_connection(options: Given) -> Connection:
         security_token=options.text("rocketmq.acl.securityToken"),
         tls=tls,
         timeout_ms=max(options.duration_ms("rocketmq.timeout", DEFAULT_TIMEOUT_MS), 1),
-        # A source knows only the first, a sink the second.
+        # A source knows only the first two, a sink the third.
+        brokers=tuple(options.words(BROKERS)),
         read_timeout_ms=options.duration_ms(READ_TIMEOUT, DEFAULT_READ_TIMEOUT_MS),
         delivery_timeout_ms=options.duration_ms(DELIVERY_TIMEOUT, DEFAULT_DELIVERY_TIMEOUT_MS),
     )

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from oberth.client.admin import Admin
 from oberth.client.blocking_face import LOOP
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
 from oberth.client.pulling import (
     SUBSCRIPTION_FLAG,
     PullStatus,
@@ -58,6 +58,7 @@ from oberth.remoting.headers.pull import (
     QueryConsumerOffsetResponseHeader,
 )
 from oberth.spark.connection import Patience, may_come_back
+from oberth.spark.given_options import BROKERS
 from oberth.spark.options import ReadOptions, SelectionKind
 from oberth.spark.plan import BrokerView, Offsets, QueueKey, TopicFilter, by_broker
 
@@ -272,7 +273,7 @@ class LiveStores:
             self._look()
 
     def _look(self) -> None:
-        routes = self._call(self._routes)
+        routes = self._call(self._routes if self._brokers is not None else self._first_routes)
         found = dict(self._brokers or {})
         for broker in found.values():
             # What is not in a route any more may only be away: offsets stay, ends are not asked.
@@ -293,6 +294,31 @@ class LiveStores:
                 broker.queues[topic] = tuple(sorted(ids))
         self._brokers = found
         self._looked_at = time.monotonic()
+
+    async def _first_routes(self) -> dict[str, TopicRouteData]:
+        """The routes, once the brokers that the options name are there.
+
+        Raises:
+            MQClientError: one is not.
+        """
+        await self._need_brokers()
+        routes = await self._routes()
+        await self._need_brokers()  # one that left meanwhile is in no route
+        return routes
+
+    async def _need_brokers(self) -> None:
+        needed = self._connection.brokers
+        if not needed:
+            return
+        assert self._admin is not None
+        known = (await self._admin.cluster_info()).broker_addr_table
+        away = [name for name in needed if name not in known]
+        if away:
+            raise MQClientError(
+                f"{BROKERS} needs {', '.join(away)}, {self.where} are "
+                f"{', '.join(sorted(known)) or 'none'}",
+                BROKER_NOT_EXIST,
+            )
 
     async def _routes(self) -> dict[str, TopicRouteData]:
         selection = self._options.selection
