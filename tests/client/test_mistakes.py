@@ -616,3 +616,19 @@ async def test_what_is_too_large_names_the_setting(mq: EmbeddedBroker) -> None:
             await producer.send(Message("T", bytes(1001)))
         with pytest.raises(MQClientError, match="send_batch makes as many batches"):
             await producer.send([Message("T", bytes(600)), Message("T", bytes(600))])
+
+
+def test_the_end_of_a_program_ends_the_loops_thread_and_what_is_called_later_still_runs() -> None:
+    program = (
+        "import asyncio, atexit, threading\n"
+        "def late():\n"
+        "    names = [each.name for each in threading.enumerate()]\n"
+        "    print('oberth-loop' in names, LOOP.call(lambda: asyncio.sleep(0, 'late')))\n"
+        "atexit.register(late)\n"  # before the first call, so it runs after the loop's end
+        "from oberth.client.blocking_face import LOOP\n"
+        "print(LOOP.call(lambda: asyncio.sleep(0, 'first')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout.split(), done.stderr) == (["first", "False", "late"], "")

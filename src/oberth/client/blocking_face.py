@@ -45,11 +45,22 @@ INNER_METHODS: Final = frozenset(
 """Public only for the parts of the client; applications do not call them."""
 
 
+END_S: Final = 2.0
+"""How long the end of a program waits for the loop's turn to end."""
+
+
 class LoopThread:
-    """An event loop in a thread of its own, started by the first call."""
+    """An event loop in a thread of its own, started by the first call.
+
+    The end of the program ends the thread: one that comes out of C code when the interpreter is
+    gone crashes the process. What is called later still, by functions that were given to ``atexit``
+    before the first call, runs in the caller's thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the start
+        self._late = threading.Lock()  # held by who runs the loop after its thread's end
+        self._has_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -61,18 +72,22 @@ class LoopThread:
                 factory = loop_factory() or asyncio.new_event_loop
                 self._loop = factory()
                 self._pid = os.getpid()
+                self._has_ended = False
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="oberth-loop", daemon=True
                 )
                 self._thread.start()
-                atexit.register(self._tell_forgotten, self._loop, self._pid)
+                atexit.register(self._end, self._loop, self._thread, self._pid)
             return self._loop
 
-    def _tell_forgotten(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
         from oberth.client.instance import ClientInstance  # noqa: PLC0415 - nobody has one before the first call
 
         if pid == os.getpid():
             ClientInstance.tell_forgotten(loop)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(END_S)
+            self._has_ended = not thread.is_alive()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -94,6 +109,9 @@ class LoopThread:
             raise MQClientError(
                 "a blocking call from a coroutine; use oberth.client there, or a plain function"
             )
+        if self._has_ended:
+            with self._late:
+                return loop.run_until_complete(make())
         future = asyncio.run_coroutine_threadsafe(make(), loop)
         try:
             return future.result()
