@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -215,6 +216,9 @@ def main(argv: list[str] | None = None) -> None:
                 if not options.small and kind.startswith("apache"):
                     warm_up(generator)
                 for shape in shapes:
+                    # What the row before left to the disk would be paid by this one: rows of
+                    # large bodies leave gigabytes.
+                    os.sync()
                     if "-" in shape:  # whoever says nothing for two minutes is gone
                         member.close()
                         member = wire.Wire(cluster.broker_addr)
