@@ -12,10 +12,12 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -38,7 +40,7 @@ from oberth.errors import NotFoundError, OptionError
 from oberth.spark.options import parse_read_options
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
-from oberth.spark.storage import ArrowStorage, Entry, LocalStorage, storage_for
+from oberth.spark.storage import AHEAD_MAX, ArrowStorage, Entry, LocalStorage, storage_for
 
 
 def test_local_files_are_read_by_position_and_counted(tmp_path: Path) -> None:
@@ -486,3 +488,96 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     monkeypatch.setitem(sys.modules, "fsspec.registry", None)
     names("webhdfs://namenode:9870/store", "needs the Python package fsspec: `pip install fsspec`")
+
+
+class _Held(ArrowStorage):
+    """An object store whose one file is here, and which notes what it is asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("mock", {})
+        self._data = data
+        self.asked: list[tuple[int, int]] = []
+        self.came = threading.Condition()
+
+    def _file(self, path: str) -> None:
+        if path != "there":
+            raise NotFoundError(f"file {path} does not exist")
+
+    def _read_at(self, path: str, position: int, size: int) -> memoryview:
+        self._file(path)
+        with self.came:
+            self.asked.append((position, size))
+            self.came.notify_all()
+        return memoryview(self._data)[position : position + size]
+
+    def wait_for(self, count: int) -> bool:
+        with self.came:
+            return self.came.wait_for(lambda: len(self.asked) >= count, 60)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_read_ahead_is_what_the_file_has(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr("oberth.spark.storage.AHEAD_SIZE", chance.choice((1, 7, 64)))
+    data = chance.randbytes(chance.randint(1, 600))
+    storage = _Held(data)
+    start = chance.randint(0, len(data))
+    end = chance.randint(start, len(data) + chance.choice((0, 20)))
+    storage.will_read("there", start, end)
+    at = start
+    while at < end:
+        size = chance.randint(1, 150)
+        if chance.random() < 0.1:  # somewhere else in between
+            place = chance.randint(0, len(data))
+            assert storage.read("there", place, size) == data[place : place + size]
+        assert storage.read("there", at, size) == data[at : at + size]
+        # The next record may begin before the end of what was read.
+        at += max(size - chance.randint(0, 20), 1)
+    with pytest.raises(NotFoundError):
+        storage.read("none", 0, 1)
+    storage.close()
+
+
+def test_requests_for_what_comes_next_are_on_their_way_and_none_goes_beyond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oberth.spark.storage.AHEAD_SIZE", 10)
+    storage = _Held(bytes(1000))
+    storage.will_read("there", 100, 235)
+    assert storage.read("there", 100, 10) == bytes(10)
+    assert storage.asked == [(100, 10)]  # it may be all that is wanted
+    for number in range(1, AHEAD_MAX):
+        assert storage.read("there", 100 + 10 * number, 10) == bytes(10)
+    assert storage.wait_for(AHEAD_MAX - 1 + AHEAD_MAX)
+    assert storage.read("there", 140, 500) == bytes(500)
+    ahead = [each for each in sorted(storage.asked) if each[0] < 235]
+    assert ahead == [(at, min(10, 235 - at)) for at in range(100, 235, 10)]
+    assert sum(size for _, size in storage.asked) == 540
+    storage.will_read("none", 0, 30)
+    with pytest.raises(NotFoundError):
+        storage.read("none", 0, 10)
+    storage.close()
+
+
+def test_scattered_places_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = _Held(bytes(range(100)))
+    together = threading.Barrier(3)
+    read_at = storage._read_at
+
+    def meet(path: str, position: int, size: int) -> memoryview:
+        together.wait(60)
+        return read_at(path, position, size)
+
+    monkeypatch.setattr(storage, "_read_at", meet)
+    places = [(90, bytearray(20)), (0, bytearray(2)), (50, bytearray(1))]
+    parts = [(at, memoryview(target)) for at, target in places]
+    assert storage.read_each("there", parts) == [10, 2, 1]
+    assert [bytes(target) for _, target in places] == [
+        bytes(range(90, 100)) + bytes(10), b"\0\1", bytes([50])
+    ]  # fmt: skip
+    assert storage.read_each("none", parts) == [-1, -1, -1]
+    near = LocalStorage()
+    assert near.read_each("/none", parts) == [-1, -1, -1]
+    storage.close()

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -209,6 +210,7 @@ class PieceReader:
         if first.damage is not None and not continues and self._is_inside(store, at):
             self._loss(f"{path}: CommitLog {start} to {at} is no record")
         chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
+        store.storage.will_read(path, at - base, min(stop + _BEHIND_RANGE, segment.end) - base)
         while at < stop:
             try:
                 data = self._fill(store, path, at - base, chunk)
@@ -649,20 +651,29 @@ class PieceReader:
         target = memoryview(self._buffer)
         missing: list[int] = []
         at = 0
-        for number, (position, size) in enumerate(
-            zip(positions.tolist(), sizes.tolist(), strict=True)
-        ):
-            segment = store.segment_of(position)
-            got = -1
-            if segment is not None and position + size <= segment.end:
-                with contextlib.suppress(NotFoundError):
-                    got = store.storage.read_into(
-                        segment.path, position - segment.start, target[at : at + size]
-                    )
-            if got != size:
-                missing.append(number)
-                continue
-            at += size
+        where, lengths = positions.tolist(), sizes.tolist()
+        for segment, run in groupby(range(len(where)), lambda n: store.segment_of(where[n])):
+            numbers: list[int] = []
+            parts: list[tuple[int, memoryview]] = []
+            end = place = at
+            for number in run:
+                position, size = where[number], lengths[number]
+                if segment is None or position + size > segment.end:
+                    missing.append(number)
+                    continue
+                numbers.append(number)
+                parts.append((position - segment.start, target[end : end + size]))
+                end += size
+            got = [] if segment is None else store.storage.read_each(segment.path, parts)
+            for number, count in zip(numbers, got, strict=True):
+                size = lengths[number]
+                if count != size:
+                    missing.append(number)
+                else:
+                    if at != place:
+                        target[at : at + size] = target[place : place + size]
+                    at += size
+                place += size
         return self._scan_promised(store, target[:at], positions, sizes, missing)
 
     def _scan_promised(

@@ -1,5 +1,8 @@
 """Where a store's files lie: a file system of this machine, or an object store by its URL.
 
+An object store answers late, so what is to be read next is asked for while the reader works on what
+has come (`Storage.will_read`), and scattered records are asked for several at a time.
+
 What is read from end to end is read into memory of the reader's own: beside Spark the copy costs
 little (1 GiB in 0.2 s), and a file that is cut off under a memory map kills the process that looks.
 Records of one queue lie scattered between those of others; they are taken out of a map of the
@@ -17,16 +20,23 @@ import mmap
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from glob import glob, has_magic
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Final, NamedTuple
 
 from oberth.errors import NotFoundError, OptionError
 
 OPEN_FILES_MAX: Final = 128
 MAPPED_FILES_MAX: Final = 16
+AHEAD_SIZE: Final = 4 << 20
+AHEAD_MAX: Final = 4
+"""Bytes of a request for what is read next, and how many are on their way: one at first."""
+EACH_MAX: Final = 16
+"""Requests for scattered places that are on their way."""
 _ARROW_SCHEMES: Final = ("s3", "gs", "abfs", "hdfs", "viewfs", "mock")
 _HDFS_SCHEMES: Final = ("hdfs", "viewfs")
 # fsspec knows them, and they cannot list directories or read ranges as a store needs it.
@@ -99,6 +109,16 @@ class Storage(ABC):
         target = bytearray(size)
         got = self.read_into(path, position, memoryview(target))
         return bytes(target[:got])
+
+    def will_read(self, path: str, position: int, end: int) -> None:  # noqa: B027 - a disk is near
+        """This thread is going to read a stretch of a file with `read_into`, in order."""
+
+    def read_each(self, path: str, parts: Sequence[tuple[int, memoryview]]) -> list[int]:
+        """`read_into` for several places of a file; -1 for all of them where it does not exist."""
+        try:
+            return [self.read_into(path, position, target) for position, target in parts]
+        except NotFoundError:
+            return [-1] * len(parts)
 
     def view(self, path: str, end: int) -> memoryview | None:
         """A file's bytes in place, for taking few of many; None where that cannot be.
@@ -245,17 +265,14 @@ class ArrowStorage(Storage):
         self._system: Any = None
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: _Ahead | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"scheme": self._scheme, "settings": self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.bytes_read = 0
-        self._scheme = state["scheme"]
-        self._settings = state["settings"]
-        self._system = None
-        self._open = OrderedDict()
-        self._lock = Lock()
+        self.__init__(state["scheme"], state["settings"])  # type: ignore[misc]
 
     def _files(self, path: str) -> tuple[Any, str]:
         if self._system is None:
@@ -301,8 +318,52 @@ class ArrowStorage(Storage):
                 found.setdefault(name, -1)
         return sorted(Entry(name, size) for name, size in found.items() if name)
 
+    def will_read(self, path: str, position: int, end: int) -> None:
+        """See `Storage`."""
+        self._ahead = _Ahead(path, position, end, get_ident(), partial(self._submit, path))
+
+    def _submit(self, path: str, position: int, size: int) -> Future[memoryview]:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(EACH_MAX, thread_name_prefix="oberth-object-store")
+            return self._pool.submit(self._read_at, path, position, size)
+
+    def read_each(self, path: str, parts: Sequence[tuple[int, memoryview]]) -> list[int]:
+        """See `Storage`."""
+        try:
+            self._file(path)  # opened once, not by each request
+            asked = [self._submit(path, position, len(target)) for position, target in parts]
+            found = []
+            for (_, target), answer in zip(parts, asked, strict=True):
+                data = answer.result()
+                target[: len(data)] = data
+                found.append(len(data))
+        except NotFoundError:
+            return [-1] * len(parts)
+        return found
+
     def read_into(self, path: str, position: int, target: memoryview) -> int:
         """See `Storage`."""
+        ahead = self._ahead
+        if ahead is not None and ahead.is_for(path, position):
+            got = ahead.read_into(position, target)
+            if got == len(target) or ahead.is_short:
+                return got
+            return got + self.read_into(path, position + got, target[got:])
+        data = self._read_at(path, position, len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _read_at(self, path: str, position: int, size: int) -> memoryview:
+        file = self._file(path)
+        if position >= file.size():
+            return memoryview(b"")
+        data = memoryview(file.read_at(min(size, file.size() - position), position))
+        with self._lock:
+            self.bytes_read += len(data)
+        return data
+
+    def _file(self, path: str) -> Any:
         file = self._open.get(path)
         if file is None:
             system, bare = self._files(path)
@@ -314,13 +375,7 @@ class ArrowStorage(Storage):
                 self._open[path] = file
                 if len(self._open) > OPEN_FILES_MAX:
                     self._open.popitem(last=False)
-        if position >= file.size():
-            return 0
-        data = memoryview(file.read_at(min(len(target), file.size() - position), position))
-        target[: len(data)] = data
-        with self._lock:
-            self.bytes_read += len(data)
-        return len(data)
+        return file
 
     def expand(self, pattern: str) -> list[str]:
         """See `Storage`."""
@@ -332,10 +387,72 @@ class ArrowStorage(Storage):
         """See `Storage`. What is open keeps the size that it had, and its object may have grown."""
         with self._lock:
             self._open.clear()
+        self._ahead = None
 
     def close(self) -> None:
         """See `Storage`."""
         self._open.clear()
+        self._ahead = None
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+class _Ahead:
+    """A stretch of a file that one thread reads in order, asked for in pieces before it does."""
+
+    def __init__(
+        self,
+        path: str,
+        position: int,
+        end: int,
+        thread: int,
+        submit: Callable[[int, int], Future[memoryview]],
+    ) -> None:
+        self._path = path
+        self._start = self._next = position
+        self._end = end
+        self._thread = thread
+        self._submit = submit
+        self._pieces: deque[tuple[int, int, Future[memoryview]]] = deque()
+        self._wide = 1
+        self.is_short = False
+        """Whether the file turned out to end before the stretch does."""
+
+    def is_for(self, path: str, position: int) -> bool:
+        """Whether it has, or asks for, what lies there."""
+        return (
+            path == self._path
+            and self._start <= position < self._end
+            and position <= self._next
+            and self._thread == get_ident()
+        )
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """As `Storage.read_into`, up to the end of the stretch.
+
+        What lies before is forgotten.
+        """
+        done = 0
+        while done < len(target) and position < self._end:
+            while self._pieces and sum(self._pieces[0][:2]) <= position:
+                self._pieces.popleft()
+                self._wide = min(self._wide + 1, AHEAD_MAX)
+            while len(self._pieces) < self._wide and self._next < self._end:
+                size = min(AHEAD_SIZE, self._end - self._next)
+                self._pieces.append((self._next, size, self._submit(self._next, size)))
+                self._next += size
+            start, size, answer = self._pieces[0]
+            self._start = start
+            data = answer.result()
+            part = data[position - start : position - start + len(target) - done]
+            target[done : done + len(part)] = part
+            done += len(part)
+            position += len(part)
+            if len(data) < size and position >= start + len(data):
+                self.is_short = True
+                break
+        return done
 
 
 def file_system(scheme: str, path: str, settings: Mapping[str, str]) -> Any:
