@@ -49,6 +49,27 @@ def test_counts(spark: SparkSession, growing_store: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.spark
+def test_queues_of_two_brokers_are_counted_apart(
+    spark: SparkSession, growing_store: Any, tmp_path: Path
+) -> None:
+    other = type(growing_store)(tmp_path / "broker-h")
+    for store in (growing_store, other):
+        for _ in range(4):
+            store.append("a", 0, b"x")
+    other.skip("a", 0, 3)  # as many as the first one's messages beyond the last offset would hide
+    other.append("a", 0, b"x")
+    roots = f"{growing_store.root},{other.root}"
+    done = CliRunner().invoke(oberth, ["spark", "stats", roots, "--json"])
+    assert done.exit_code == 0, done.output
+    tables = json.loads(done.stdout)
+    assert [(r["broker"], r["partition"], r["messages"]) for r in tables["queues"]] == [
+        ("broker-g", 0, 4), ("broker-h", 0, 5)
+    ]  # fmt: skip
+    names = ("topic", "broker", "partition", "firstOffset", "lastOffset", "messages", "missing")
+    assert tables["gaps"] == [dict(zip(names, ("a", "broker-h", 0, 0, 7, 5, 3), strict=True))]
+
+
+@pytest.mark.spark
 def test_live_topics_count_like_their_store(spark: SparkSession, tmp_path: Path) -> None:
     from oberth.client import Message
     from oberth.client.blocking import Producer
@@ -69,7 +90,7 @@ def test_live_topics_count_like_their_store(spark: SparkSession, tmp_path: Path)
         address = mq.namesrv_addr
         live = tables("--namesrv", address, "--html", str(page))
         one = tables("--namesrv", address, "--option", "subscribe=topic1")
-        stored = tables(str(mq.store_dir))
+        stored = tables(str(mq.store_dir), "--option", "brokerName=broker-a")
     assert [(row["topic"], row["messages"]) for row in live["topics"]] == [
         ("topic0", 15), ("topic1", 15)
     ]  # fmt: skip

@@ -5,7 +5,7 @@ One pass gives all of it but the duplicates; tables are small frames:
     topics, queues, tags, producers, hours
         messages, bytes, sizeAvg, sizeMax, first, last, perSecond, delayAvgMs, delayMaxMs
         (delay: from born to stored)
-    gaps        topic, partition, firstOffset, lastOffset, messages, missing: offsets without a message
+    gaps        topic, broker, partition, firstOffset, lastOffset, messages, missing: offsets without a message
     duplicates  topic, uniqueKeys, extra: unique keys that several messages have
 """  # noqa: E501 - the table
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TABLES: Final = ("topics", "queues", "tags", "producers", "hours", "gaps", "duplicates")
-_COLUMNS: Final = "topic,partition,offset,tags,bornHost,timestamp,bornTimestamp,size,uniqueKey"
+_COLUMNS: Final = (
+    "topic,broker,partition,offset,tags,bornHost,timestamp,bornTimestamp,size,uniqueKey"
+)
 # What is there is counted; what is damaged is for `verify`.
 _DEFAULTS: Final = {"failOnDataLoss": "false"}
 # A store is read in the order of its log, live topics by their queues.
@@ -64,7 +66,7 @@ def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = 
     producer = f.regexp_replace("bornHost", ":[0-9]+$", "")
     base = (
         rows.groupBy(
-            "topic", "partition", "tags", producer.alias("producer"),
+            "topic", "broker", "partition", "tags", producer.alias("producer"),
             f.date_trunc("hour", "timestamp").alias("hour"),
         )
         .agg(
@@ -85,8 +87,8 @@ def stats(session: SparkSession, path: str, options: Mapping[str, str] | None = 
         return base.groupBy(*names).agg(*_measures()).orderBy(*names)
 
     return StoreStats(
-        by("topic"), by("topic", "partition"), by("topic", "tags"), by("topic", "producer"),
-        by("hour"), _gaps(base), _duplicates(rows),
+        by("topic"), by("topic", "broker", "partition"), by("topic", "tags"),
+        by("topic", "producer"), by("hour"), _gaps(base), _duplicates(rows),
     )  # fmt: skip
 
 
@@ -95,7 +97,7 @@ def _gaps(base: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     return (
-        base.groupBy("topic", "partition")
+        base.groupBy("topic", "broker", "partition")
         .agg(
             f.min("firstOffset").alias("firstOffset"),
             f.max("lastOffset").alias("lastOffset"),
@@ -103,7 +105,7 @@ def _gaps(base: DataFrame) -> DataFrame:
         )
         .withColumn("missing", f.expr("lastOffset - firstOffset + 1 - messages"))
         .where("missing <> 0")
-        .orderBy("topic", "partition")
+        .orderBy("topic", "broker", "partition")
     )
 
 
