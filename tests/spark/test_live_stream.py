@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from oberth.broker.broker import Broker
@@ -28,12 +29,15 @@ from oberth.errors import DataLossError, MQClientError, RemotingError
 from oberth.spark import plan as p
 from oberth.spark import stream
 from oberth.spark.live_plan import LiveStores
+from oberth.spark.live_sink import send_rows
 from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
+from oberth.spark.pipelines.exact_send import ExactSender
 from oberth.spark.pipelines.export.live import LiveTopicsSource
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.stream import RocketMQStreamReader, TriggerPlanner
+from oberth.spark.write_options import parse_live_write_options
 from oberth.testing.blocking import EmbeddedBroker
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
@@ -168,7 +172,9 @@ def test_what_is_planned_waits_for_its_broker_and_a_restarted_query_finds_it(
     shop.mq.recover()
 
 
-def test_a_stream_goes_on_with_the_brokers_that_are_there(shop: Shop, tmp_path: Path) -> None:
+def test_a_stream_goes_on_with_the_brokers_that_are_there(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = _second(shop, tmp_path)
     second = LOOP.call(lambda: _start(settings))
     try:
@@ -181,7 +187,10 @@ def test_a_stream_goes_on_with_the_brokers_that_are_there(shop: Shop, tmp_path: 
         where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
         shop._producer.send(Message("A", b"x"), mq=where)
         shop.mq.kill()
-        assert planner.next_end(both, ALL) == {_key("A", 0): 5, there: 1}
+        for _ in range(2):
+            assert planner.next_end(both, ALL) == {_key("A", 0): 5, there: 1}
+        told = [line for line in caplog.messages if "was read from before" in line]
+        assert [line.split(",")[0] for line in told] == ["broker broker-a"]
         shop.mq.recover()
         shop.send("A", 0, 2)
         assert planner.next_end(both, ALL) == {_key("A", 0): 7, there: 1}
@@ -199,7 +208,7 @@ def _second(shop: Shop, tmp_path: Path) -> Any:
     )  # fmt: skip
 
 
-def test_a_read_waits_for_the_brokers_that_it_names(
+def test_reads_and_sends_wait_for_the_brokers_that_they_name(
     shop: Shop, tmp_path: Path, failed_attempts: threading.Semaphore
 ) -> None:
     settings = _second(shop, tmp_path)
@@ -218,8 +227,22 @@ def test_a_read_waits_for_the_brokers_that_it_names(
 
     named = {"rocketmq__brokers": "broker-a, broker-b"}
     assert look() == {_key("A", 0): (0, 3)}  # no name server remembers the other
-    with pytest.raises(MQClientError, match=r"rocketmq\.brokers needs broker-b, .* are broker-a"):
+    away = r"rocketmq\.brokers names broker-b, the brokers of .* are broker-a$"
+    with pytest.raises(MQClientError, match=away):
         look(rocketmq__read__timeout="200ms", **named)
+    where_to = shop.options(rocketmq__delivery__timeout="200ms", **named)
+    del where_to["startingOffsets"]
+    writing = parse_live_write_options(where_to)
+    rows = pa.RecordBatch.from_pydict({"topic": ["A"], "value": [b"y"]})
+    with pytest.raises(MQClientError, match=away):
+        send_rows(iter([rows]), writing, "")
+
+    async def queues() -> list[MessageQueue]:
+        async with ExactSender(writing.connection, "exact") as sender:
+            return await sender.queues("A")
+
+    with pytest.raises(MQClientError, match=away):
+        LOOP.call(queues)
     with ThreadPoolExecutor(1) as pool:
         both = pool.submit(look, **named)
         for _ in range(3):
@@ -227,6 +250,8 @@ def test_a_read_waits_for_the_brokers_that_it_names(
         second = LOOP.call(lambda: _start(settings))
         try:
             assert both.result(60) == {_key("A", 0): (0, 3), there: (0, 1)}
+            assert [queue.broker_name for queue in LOOP.call(queues)] == ["broker-a", "broker-b"]
+            assert send_rows(iter([rows]), writing, "").messages == 1
         finally:
             LOOP.call(second.aclose)
 
@@ -258,8 +283,8 @@ def test_an_export_warns_of_a_broker_that_left(
             assert batch.end == 6
     told = [line for line in caplog.messages if "broker broker-b" in line]
     assert told == [
-        "broker broker-b, which earlier batches read from, is not there: what is new in its queues "
-        "comes with a batch after its return"
+        "broker broker-b, which was read from before, is not there: what is new in its queues is "
+        "read when it is back"
     ]
 
 

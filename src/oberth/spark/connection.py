@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from oberth.errors import MQClientError, OptionError, RemotingError
 
 if TYPE_CHECKING:
+    from oberth.client.admin import Admin
     from oberth.client.config import ClientConfig
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
@@ -72,7 +73,7 @@ class Connection:
         access_key, secret_key, security_token: sign every request; "" for none.
         tls: None: no TLS.
         timeout_ms: of one request.
-        brokers: names of those that a read needs to be there when it begins.
+        brokers: names of those that must be there when a read or a send begins.
         read_timeout_ms: how long a broker that reads need may be away.
         delivery_timeout_ms: how long a batch of messages is sent again until it is acknowledged.
     """
@@ -137,6 +138,43 @@ class Patience:
         self._paused_s += pause
         self._pause_s = min(self._pause_s * 2, self._pause_max_s)
         return True
+
+
+async def check_brokers(admin: Admin, connection: Connection) -> None:
+    """Make sure that the name servers know the brokers that a connection names.
+
+    Raises:
+        MQClientError: one is not there; it may come back.
+        RemotingError: no name server answers.
+    """
+    if not connection.brokers:
+        return
+    from oberth.client.instance import BROKER_NOT_EXIST
+
+    known = (await admin.cluster_info()).broker_addr_table
+    away = [name for name in connection.brokers if name not in known]
+    if away:
+        raise MQClientError(
+            f"rocketmq.brokers names {', '.join(away)}, the brokers of {connection.name_servers} "
+            f"are {', '.join(sorted(known)) or 'none'}",
+            BROKER_NOT_EXIST,
+        )
+
+
+async def wait_for_brokers(admin: Admin, connection: Connection, patience: Patience) -> None:
+    """`check_brokers`, as often as the patience allows.
+
+    Raises:
+        MQClientError, RemotingError: see there.
+    """
+    while True:
+        try:
+            await check_brokers(admin, connection)
+        except (RemotingError, MQClientError) as error:
+            if not may_come_back(error) or not await patience.wait():
+                raise
+        else:
+            return
 
 
 def may_come_back(error: Exception) -> bool:

@@ -33,10 +33,10 @@ CONNECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "rocketmq.tls.key": (),
     "rocketmq.tls.keyPassword": (),
     "rocketmq.timeout": (),
+    "rocketmq.brokers": (),
 }
 """How live brokers are reached; the same for source and sink."""
 READ_TIMEOUT: Final = "rocketmq.read.timeout"
-BROKERS: Final = "rocketmq.brokers"
 DELIVERY_TIMEOUT: Final = "rocketmq.delivery.timeout"
 
 
@@ -180,8 +180,8 @@ def parse_connection(options: Given) -> Connection:
         security_token=options.text("rocketmq.acl.securityToken"),
         tls=tls,
         timeout_ms=max(options.duration_ms("rocketmq.timeout", DEFAULT_TIMEOUT_MS), 1),
-        # A source knows only the first two, a sink the third.
-        brokers=tuple(options.words(BROKERS)),
+        brokers=tuple(options.words("rocketmq.brokers")),
+        # A source knows only the first, a sink the second.
         read_timeout_ms=options.duration_ms(READ_TIMEOUT, DEFAULT_READ_TIMEOUT_MS),
         delivery_timeout_ms=options.duration_ms(DELIVERY_TIMEOUT, DEFAULT_DELIVERY_TIMEOUT_MS),
     )

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from oberth.client.admin import Admin
 from oberth.client.blocking_face import LOOP
-from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
+from oberth.client.instance import ClientInstance
 from oberth.client.pulling import (
     SUBSCRIPTION_FLAG,
     PullStatus,
@@ -57,8 +57,7 @@ from oberth.remoting.headers.pull import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
 )
-from oberth.spark.connection import Patience, may_come_back
-from oberth.spark.given_options import BROKERS
+from oberth.spark.connection import Patience, check_brokers, may_come_back
 from oberth.spark.options import ReadOptions, SelectionKind
 from oberth.spark.plan import BrokerView, Offsets, QueueKey, TopicFilter, by_broker
 
@@ -176,6 +175,7 @@ class LiveStores:
         self._sizes: dict[tuple[QueueKey, int], int] = {}
         self._traits: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._silent: set[str] = set()
+        self._away: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -301,24 +301,11 @@ class LiveStores:
         Raises:
             MQClientError: one is not.
         """
-        await self._need_brokers()
-        routes = await self._routes()
-        await self._need_brokers()  # one that left meanwhile is in no route
-        return routes
-
-    async def _need_brokers(self) -> None:
-        needed = self._connection.brokers
-        if not needed:
-            return
         assert self._admin is not None
-        known = (await self._admin.cluster_info()).broker_addr_table
-        away = [name for name in needed if name not in known]
-        if away:
-            raise MQClientError(
-                f"{BROKERS} needs {', '.join(away)}, {self.where} are "
-                f"{', '.join(sorted(known)) or 'none'}",
-                BROKER_NOT_EXIST,
-            )
+        await check_brokers(self._admin, self._connection)
+        routes = await self._routes()
+        await check_brokers(self._admin, self._connection)  # one that left meanwhile is in no route
+        return routes
 
     async def _routes(self) -> dict[str, TopicRouteData]:
         selection = self._options.selection
@@ -438,6 +425,24 @@ class LiveStores:
             found = {key: each for key, each in found.items() if key.broker not in silent}
         self._bounds.update(found)
         return found
+
+    def tell_away(self, known: Iterable[QueueKey], there: Iterable[QueueKey]) -> None:
+        """Warn, once, of brokers that were read from before and are at no name server now.
+
+        `bounds` has told of those that are and do not answer.
+
+        Args:
+            known: the queues that were read from.
+            there: those that there are.
+        """
+        away = {key.broker for key in known} - {key.broker for key in there} - self._silent
+        for name in sorted(away - self._away):
+            _LOG.warning(
+                "broker %s, which was read from before, is not there: what is new in its queues "
+                "is read when it is back",
+                name,
+            )
+        self._away = away
 
     async def _bounds_of(self, key: QueueKey, *, cached_low: bool) -> tuple[int, int]:
         queue = _message_queue(key)

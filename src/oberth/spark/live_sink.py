@@ -37,7 +37,7 @@ from oberth.formats.compression import Compression
 from oberth.formats.names import RETRY_PREFIX
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
-from oberth.spark.connection import Patience, may_come_back
+from oberth.spark.connection import Patience, may_come_back, wait_for_brokers
 from oberth.spark.encode import write_columns
 from oberth.spark.runtime import settle_worker
 from oberth.spark.write_options import LiveWriteOptions
@@ -222,6 +222,13 @@ class LiveSender:
         config = options.connection.client_config()
 
         async def start() -> tuple[Producer, ClientInstance]:
+            if options.connection.brokers:
+                admin = Admin(config=config)
+                await admin.start()
+                try:
+                    await wait_for_brokers(admin, options.connection, self._patience())
+                finally:
+                    await admin.shutdown()
             producer = Producer(
                 options.group,
                 config=config,

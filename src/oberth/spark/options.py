@@ -23,7 +23,6 @@ from oberth.errors import OptionError
 from oberth.formats.names import TOOLS_CONSUMER_GROUP
 from oberth.spark.connection import Connection
 from oberth.spark.given_options import (
-    BROKERS,
     CONNECTION,
     READ_TIMEOUT,
     Given,
@@ -218,7 +217,6 @@ _READ: Final[Mapping[str, tuple[str, ...]]] = {
     "rocketmq.pull.batch.size": (),
     "rocketmq.pull.requests": (),
     READ_TIMEOUT: (),
-    BROKERS: (),
     "commitOffsetsToGroup": (),
     "subscribe": ("topic",),
     "subscribePattern": (),
@@ -288,7 +286,6 @@ _READ_LIVE: Final = (
     "rocketmq.pull.batch.size",
     "rocketmq.pull.requests",
     READ_TIMEOUT,
-    BROKERS,
     "commitOffsetsToGroup",
 )
 

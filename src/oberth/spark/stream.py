@@ -20,7 +20,7 @@ error the stream reads the new topic from its beginning.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pyspark.sql.datasource import (
@@ -70,6 +70,14 @@ class SupportsPublish(Protocol):
 
     def publish(self, group: str, offsets: Mapping[p.QueueKey, int]) -> None:
         """Gives a group the offsets of the messages that it reads next."""
+
+
+@runtime_checkable
+class SupportsAway(Protocol):
+    """Brokers that may be away and come back."""
+
+    def tell_away(self, known: Iterable[p.QueueKey], there: Iterable[p.QueueKey]) -> None:
+        """Warns of brokers that were read from before and are not there."""
 
 
 def rate_limit(available: Mapping[p.QueueKey, int], most: int) -> dict[p.QueueKey, int]:
@@ -265,6 +273,9 @@ class TriggerPlanner:
         """The end of every queue, for queues of the start as well as new ones."""
         ends: p.Offsets = {}
         lost: list[str] = []
+        stores = self._stores_or_open()
+        if isinstance(stores, SupportsAway):
+            stores.tell_away(start, bounds)
         asked, places = p.look_before(
             self._stores_or_open(), self._places, start, bounds, may_miss=self._may_miss()
         )

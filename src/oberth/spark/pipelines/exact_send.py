@@ -24,7 +24,7 @@ from oberth.client.producer import Producer
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
-from oberth.spark.connection import Connection, Patience, may_come_back
+from oberth.spark.connection import Connection, Patience, may_come_back, wait_for_brokers
 
 PUBLISHED_AS: Final = "PUBLISHED_AS"
 """The property that names a message among those that are sent here."""
@@ -96,7 +96,13 @@ class ExactSender:
         return Patience(self._connection.delivery_timeout_ms, _PAUSE_S, _PAUSE_MAX_S)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, sorted; none for one that there is not, which stays so."""
+        """The queues of a topic, sorted; none for one that there is not, which stays so.
+
+        Raises:
+            MQClientError: a broker that the connection names is away for longer than messages are
+                sent again.
+        """
+        await wait_for_brokers(self.admin, self._connection, self._patience())
         try:
             return sorted(await self.admin.topic_queues(topic))
         except MQBrokerError as error:

@@ -10,7 +10,6 @@ tells a topic that was made again (`oberth.spark.plan.look_before`). Queues that
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -27,8 +26,6 @@ from oberth.spark.partitions import queue_cuts
 from oberth.spark.pipelines.export.ledger import Batch
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.reading import ReadSettings
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class LivePart(NamedTuple):
@@ -74,7 +71,6 @@ class LiveTopicsSource:
         self.options: ReadOptions = parse_read_options(given, streaming=False)
         assert self.options.connection is not None
         self.stores = LiveStores(self.options)
-        self._away: set[str] = set()
 
     def close(self) -> None:
         """Ends the connections."""
@@ -95,7 +91,6 @@ class LiveTopicsSource:
         keys = p.select_queues(self.options, self.stores, must_exist=last is None)
         known: p.Offsets = {}
         bounds = self.stores.bounds(keys)
-        self._tell_away(last, bounds)
         if last is None:
             start = p.bound_offsets(
                 self.options.starting, "starting", self.options, self.stores, bounds
@@ -103,6 +98,7 @@ class LiveTopicsSource:
         else:
             assert last.offsets is not None
             before = p.offsets_from_json(last.offsets["end"])
+            self.stores.tell_away(before, bounds)
             # A queue that is not there now keeps its place.
             start = {key: before.get(key, low) for key, (low, _) in bounds.items()} | {
                 key: offset for key, offset in before.items() if key not in bounds
@@ -125,18 +121,6 @@ class LiveTopicsSource:
         }
         number, first = (0, 0) if last is None else (last.number + 1, last.end)
         return Batch(number, first, first + count, offsets)
-
-    def _tell_away(self, last: Batch | None, bounds: Mapping[p.QueueKey, Any]) -> None:
-        """Warn of brokers that had messages for earlier batches, and are at no name server now."""
-        before = p.offsets_from_json(last.offsets["end"]) if last and last.offsets else {}
-        away = {key.broker for key in before} - {key.broker for key in bounds}
-        for name in sorted(away - self._away):
-            _LOG.warning(
-                "broker %s, which earlier batches read from, is not there: what is new in its "
-                "queues comes with a batch after its return",
-                name,
-            )
-        self._away = away
 
     def _made_again(
         self,
