@@ -12,7 +12,9 @@ half      64 connections that send at a rate that neither broker is at its end w
           longest answer of a minute
 steady    one connection and two that send 500 messages a second: p50
 cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages that 64 connections send a
-          second, pop and acknowledge, and send with 16 on their way each
+          second, pop and acknowledge, send with 16 on their way each, and send to 1,000 topics.
+          The generator shares the two cores: it may take a fourth of what a broker takes for a
+          message, or two brokers cannot have 1.6 times the rate of one
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ GROUPS: Final = ("groups", "pops", "cold", "half", "steady")
 CORES: Final = "cores"
 GROUP_COUNT: Final = 4
 TOPIC: Final = "beside"
+TOPICS: Final = 1_000
 COLD_BODY: Final = 1024
 POPS: Final = 64
 """Requests on the way of a group that pops; most of them are acknowledgements."""
@@ -67,6 +70,7 @@ def rows(wanted: Sequence[str]) -> dict[str, Row]:
         "steady-2": Row("two connections, 500 messages a second, p50", "us", 0.7, True),
         "cores-rate": Row("64 connections, two brokers beside one", "1/s", 1.6),
         "cores-bursts": Row("the same with 16 on their way each", "1/s", 1.6),
+        "cores-topics": Row("the same to 1,000 topics", "1/s", 1.6),
         "cores-pops": Row("the same, popped and acknowledged", "1/s", 1.6),
     }
     return {key: row for key, row in table.items() if key.partition("-")[0] in wanted}
@@ -90,11 +94,12 @@ class Generator:
         rate: float = 0,
         group: str = "wire-load",
         broker: str = BROKER,
+        topics: int = 0,
     ) -> subprocess.Popen[str]:
         """One process; `line_of` waits for it. The shape is connections x outstanding x bytes."""
         host, _, port = address.rpartition(":")
         words = [host, port, topic, *shape.split("x"), str(warm_s), str(seconds), str(QUEUES)]
-        words += ["0", "0", kind, broker, str(rate), group]
+        words += ["0", str(topics), kind, broker, str(rate), group]
         return subprocess.Popen([str(self.program), *words], stdout=subprocess.PIPE, text=True)
 
 
@@ -284,22 +289,25 @@ def cores(
     """What 64 connections send, pop and acknowledge; each broker has its part of them."""
     up = Up(place, "--brokers", count)
 
-    def rate(kind: str, outstanding: int = 1) -> float:
+    def rate(kind: str, outstanding: int = 1, topics: int = 0) -> float:
         loads = []
         for n in range(2):
             name = BROKER if n % count == 0 else f"{BROKER}-{n + 1}"
             times = {"seconds": options.sec, "warm_s": options.warm}
             address = up.addresses[n % count]
             shape = f"32x{outstanding}x128"
-            loads.append(generator.start(address, shape, kind=kind, broker=name, **times))
+            load = generator.start(address, shape, kind=kind, broker=name, topics=topics, **times)
+            loads.append(load)
         return float(sum(line_of(load)["per_s"] for load in loads))
 
     try:
         for address in up.addresses:
-            wire.create_topics(address, [TOPIC], QUEUES)
+            many = [f"{TOPIC}-{n}" for n in range(TOPICS)]
+            wire.create_topics(address, [TOPIC, *many], QUEUES)
         add("cores-rate", rate("send"))
         add("cores-pops", rate("pop"))
         add("cores-bursts", rate("send", 16))
+        add("cores-topics", rate("send", topics=TOPICS))
     finally:
         up.close()
         shutil.rmtree(place, ignore_errors=True)
