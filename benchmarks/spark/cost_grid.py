@@ -2,6 +2,7 @@
 
     python -m benchmarks.spark.cost_grid --only plan     planning, without a JVM: four minutes
     python -m benchmarks.spark.cost_grid --only run      scheduling and reading: five minutes
+    python -m benchmarks.spark.cost_grid --only far      reading an object store: five minutes
 
 Constants come from a few small cases (`PLAN_REFERENCE`, one task at a time, 1 GB), predictions for
 all others follow from them; a case that gave a constant is not compared.
@@ -13,6 +14,9 @@ all others follow from them; a case that gave a constant is not compared.
                  for, once. A queue is short while one read shows all its units
     scheduling   a + b * tasks / min(tasks at a time, cores)
     reading      planning + scheduling + c * GB / min(tasks at a time, cores)
+    far          the same + w * GB / tasks at a time, of waits: `slow_store` answers each request
+                 30 ms late, and a task has one on its way. w is what one task takes longer for a GB
+                 than without the delay
 
 Stores to plan are made up (`tests.rigs.made_up`): listings, units and records by arithmetic, with a
 delay for every request where that is asked for. 10 and 40 GB that are read are one store of 1 GB
@@ -30,13 +34,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.rigs.made_up import RECORD_SIZE
 
 from benchmarks.report import Row, emit
+from benchmarks.spark.slow_store import BUCKET, slow_store
 from oberth.spark.plan import REQUESTS_MAX, SETTLED_FROM
 from oberth.spark.queue_files import PAGE_UNITS
 
@@ -216,6 +221,7 @@ def _one(args: argparse.Namespace) -> None:
     for paths in json.loads(args.paths):
         frame = spark.read.format("rocketmq").option("readOrder", "commitlog")
         frame = frame.option("targetPartitionBytes", str(_PARTITION_BYTES))
+        frame = frame.options(**json.loads(args.options))
         for _ in range(2 if len(paths) < 4 else 1):
             begun = time.monotonic()
             frame.load(",".join(paths)).write.format("noop").mode("overwrite").save()
@@ -225,11 +231,17 @@ def _one(args: argparse.Namespace) -> None:
 
 
 def _run_one(
-    master: str, tasks: Sequence[int], paths: Sequence[Sequence[str]], *, small: bool
+    master: str,
+    tasks: Sequence[int],
+    paths: Sequence[Sequence[str]],
+    *,
+    small: bool,
+    options: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
     command = [
         sys.executable, "-m", "benchmarks.spark.cost_grid", "--one", "--master", master,
         "--tasks", json.dumps(list(tasks)), "--paths", json.dumps([list(each) for each in paths]),
+        "--options", json.dumps(dict(options or {})),
         *(["--small"] if small else []),
     ]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
@@ -274,10 +286,43 @@ def running(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
             _compare(rows, f"reading {n * gb:.0f} GB, {where}", found[f"read {n}"], predicted)
 
 
+def far(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
+    """Compares reading from an object store that answers late."""
+    from benchmarks.spark.stores import build
+
+    size = 1024
+    sizes = (1, 2, 10)
+    root = base / "far"
+    log_bytes = build(root / "store", args.mb * 1_000_000 // (size + 120), size, seed=1)
+    copies = _copies(root, root / "store", sizes[-1])
+    urls = [f"s3://{BUCKET}/{Path(each).name}" for each in copies]
+    gb = log_bytes / _GB
+
+    def read(at_once: int, counts: Sequence[int], delay_s: float) -> dict[int, float]:
+        with slow_store(root, delay_s) as options:
+            paths = [urls[:n] for n in counts]
+            found = _run_one(f"local[{at_once}]", (), paths, small=False, options=options)
+        return {n: found[f"read {n}"] for n in counts}
+
+    few = sizes[:2]
+    near, late = read(1, few, 0.0), read(1, few, DELAY_S)
+    each, late_each = (near[2] - near[1]) / gb, (late[2] - late[1]) / gb
+    waits, fixed = late_each - each, max(late[1] - late_each * gb, 0.0)
+    for at_once in args.masters:
+        wide = min(at_once, os.cpu_count() or 1)
+        counts = [n for n in sizes if at_once > 1 or n not in few]
+        if not counts:
+            continue
+        for n, measured in read(at_once, counts, DELAY_S).items():
+            predicted = fixed + n * gb * (each / wide + waits / at_once)
+            what = f"reading {n * gb:.0f} GB, {at_once} tasks at a time, delay 30 ms"
+            _compare(rows, what, measured, predicted)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="plan,run")
+    parser.add_argument("--only", default="plan,run,far")
     parser.add_argument("--mb", type=int, default=1000, help="of the store that is read, in MB")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--dir", help="where stores are made; a temporary directory otherwise")
@@ -286,6 +331,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--master", default="local[1]", help=argparse.SUPPRESS)
     parser.add_argument("--tasks", default="[]", help=argparse.SUPPRESS)
     parser.add_argument("--paths", default="[]", help=argparse.SUPPRESS)
+    parser.add_argument("--options", default="{}", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:
         _one(args)
@@ -304,6 +350,8 @@ def main(argv: list[str] | None = None) -> None:
             figures["planning_s"] = dict(zip(names, constants, strict=True))
         if "run" in args.only:
             running(rows, base, args)
+        if "far" in args.only:
+            far(rows, base, args)
         emit("spark_cost_grid", rows, MEASURED, PREDICTED, mb=args.mb, **figures)
     finally:
         if not args.dir:

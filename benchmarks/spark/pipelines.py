@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -497,6 +498,8 @@ def _scale(base: Path, args: argparse.Namespace) -> list[Row]:
     """The same log with one, two, … tasks at a time; each session in a process of its own.
 
     The rate is the clock's; the CPU says how much work it was, whatever else the machine did.
+    With ``--task-cores`` a session has so many cores for each of its tasks and no more, as an
+    executor has: otherwise one task's JVM and Python share all cores of the machine.
     """
     size = 1024
     root = base / "scale"
@@ -512,9 +515,11 @@ def _scale(base: Path, args: argparse.Namespace) -> list[Row]:
                 "--dir", str(base / f"scale-{turn}"), "--only", args.scaled,
                 "--mb", str(args.mb), "--log-bytes", str(log_bytes),
             ]  # fmt: skip
+            cores = sorted(os.sched_getaffinity(0))[: count * args.task_cores]
             done = subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
-            )
+                command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S,
+                preexec_fn=partial(os.sched_setaffinity, 0, cores) if cores else None,
+            )  # fmt: skip
             for what, one in json.loads(done.stdout.splitlines()[-1]).items():
                 name = f"{what}, {size} B, local[{count}]"
                 rate, work, alone, longest = found.setdefault(
@@ -617,6 +622,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--task-cores", type=int, default=0, help="cores of each task when scaling (all of them)"
+    )
     parser.add_argument("--scaled", default="dispatch,verify,load", help="what scaling runs")
     parser.add_argument("--log-bytes", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
