@@ -208,17 +208,22 @@ def _second(shop: Shop, tmp_path: Path) -> Any:
     )  # fmt: skip
 
 
+def _with_messages_at_both(shop: Shop, settings: Any) -> Broker:
+    """A second broker that runs; the topic A has three messages at the first, and one there."""
+    second = LOOP.call(lambda: _start(settings))
+    shop.create("A", 1)
+    shop.send("A", 0, 3)
+    where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
+    shop._producer.send(Message("A", b"x"), mq=where)
+    return second
+
+
 def test_reads_and_sends_wait_for_the_brokers_that_they_name(
     shop: Shop, tmp_path: Path, failed_attempts: threading.Semaphore
 ) -> None:
     settings = _second(shop, tmp_path)
-    second = LOOP.call(lambda: _start(settings))
-    shop.create("A", 1)
+    LOOP.call(_with_messages_at_both(shop, settings).aclose)
     there = p.QueueKey("A", "broker-b", 0)
-    shop.send("A", 0, 3)
-    where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
-    shop._producer.send(Message("A", b"x"), mq=where)
-    LOOP.call(second.aclose)
 
     def look(**more: str) -> dict[p.QueueKey, tuple[int, int]]:
         options = parse_read_options(shop.options(subscribe="A", **more), streaming=False)
@@ -259,12 +264,7 @@ def test_reads_and_sends_wait_for_the_brokers_that_they_name(
 def test_an_export_warns_of_a_broker_that_left(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = _second(shop, tmp_path)
-    second = LOOP.call(lambda: _start(settings))
-    shop.create("A", 1)
-    shop.send("A", 0, 3)
-    where = MessageQueue(topic="A", broker_name="broker-b", queue_id=0)
-    shop._producer.send(Message("A", b"x"), mq=where)
+    second = _with_messages_at_both(shop, _second(shop, tmp_path))
     given = shop.options(subscribe="A", rocketmq__read__timeout="200ms")
 
     def source() -> LiveTopicsSource:
