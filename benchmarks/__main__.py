@@ -22,6 +22,7 @@ _HELPERS = {
     "page",
     "report",
     "served",
+    "slow_store",
     "stores",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -276,7 +277,9 @@ def test_all_that_runs_as_a_benchmark_is_one() -> None:
     from benchmarks.__main__ import names
 
     for name in names():
-        assert callable(getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)), name
+        main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)
+        assert callable(main), name
+        inspect.signature(main).bind(["--small"])  # as it is called
 
 
 def test_a_session_that_was_stopped_has_told_what_it_found(

@@ -125,7 +125,7 @@ def slow_store(root: Path, delay_s: float) -> Iterator[dict[str, str]]:
         process.communicate()
 
 
-def main() -> None:
+def serve() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
@@ -139,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve()
