@@ -29,7 +29,7 @@ from oberth.errors import DataLossError, MQClientError, RemotingError
 from oberth.spark import plan as p
 from oberth.spark import stream
 from oberth.spark.live_plan import LiveStores
-from oberth.spark.live_sink import send_rows
+from oberth.spark.live_sink import send_rows, sent_before
 from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.pipelines.exact_send import ExactSender
@@ -248,6 +248,8 @@ def test_reads_and_sends_wait_for_the_brokers_that_they_name(
 
     with pytest.raises(MQClientError, match=away):
         LOOP.call(queues)
+    with pytest.raises(MQClientError, match=away):
+        sent_before(writing, [("A", "key")], "REDRIVEN_FROM")
     with ThreadPoolExecutor(1) as pool:
         both = pool.submit(look, **named)
         for _ in range(3):

@@ -182,6 +182,9 @@ def sent_before(
     async def look() -> None:
         room = asyncio.Semaphore(SENDS_MAX)
         async with Admin(config=config) as admin:
+            # One that is away would not be asked, and what it has would be sent again.
+            patience = Patience(options.connection.delivery_timeout_ms, PAUSE_S, PAUSE_MAX_S)
+            await wait_for_brokers(admin, options.connection, patience)
 
             async def one(topic: str, key: str) -> None:
                 async with room:
@@ -223,12 +226,8 @@ class LiveSender:
 
         async def start() -> tuple[Producer, ClientInstance]:
             if options.connection.brokers:
-                admin = Admin(config=config)
-                await admin.start()
-                try:
+                async with Admin(config=config) as admin:
                     await wait_for_brokers(admin, options.connection, self._patience())
-                finally:
-                    await admin.shutdown()
             producer = Producer(
                 options.group,
                 config=config,

@@ -277,7 +277,7 @@ class TriggerPlanner:
         if isinstance(stores, SupportsAway):
             stores.tell_away(start, bounds)
         asked, places = p.look_before(
-            self._stores_or_open(), self._places, start, bounds, may_miss=self._may_miss()
+            stores, self._places, start, bounds, may_miss=self._may_miss()
         )
         for key in sorted(start.keys() | bounds.keys()):
             low, high = bounds.get(key, (0, 0))
@@ -285,7 +285,7 @@ class TriggerPlanner:
                 # Its first messages were gone before it was seen: it starts where it does.
                 ends[key] = p.Begin(low) if low > 0 else high
             elif (
-                (key not in bounds and not self._stores_or_open().missing_is_lost)
+                (key not in bounds and not stores.missing_is_lost)
                 or (key in asked and key not in places)  # its broker does not answer
                 or (high < start[key] and self._reaches(key, start[key]))
             ):
