@@ -409,6 +409,10 @@ int main(int count, char **words) {
     outstanding = atol(words[5]);
     body_size = atol(words[6]);
     double warm = atof(words[7]), seconds = atof(words[8]);
+    if (total * outstanding > 9 * OPAQUE_FROM) {
+        fprintf(stderr, "%ld requests on the way, allowed %d\n", total * outstanding, 9 * OPAQUE_FROM);
+        return 2;
+    }
     if (count > 9) queues = atol(words[9]);
     long senders = count > 10 && atol(words[10]) > 0 ? atol(words[10]) : total;
     if (count > 11) topics = atol(words[11]);
