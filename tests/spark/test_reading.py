@@ -130,7 +130,10 @@ def test_any_cut_gives_the_same_rows(
         {"batchBytes": "64k", "minPartitions": "3"},
     ):
         read = read_store(root, readOrder=order, **options)
-        assert [_key(r) for r in read.rows] == whole, options
+        rows = read.rows
+        if order == "queue" and "batchBytes" in options:  # queues come side by side
+            rows = sorted(rows, key=lambda row: (row["topic"], row["partition"]))
+        assert [_key(r) for r in rows] == whole, options
         assert read.partitions > 1
     if order == "queue":
         read = read_store(root, readOrder=order, maxRecordsPerPartition="5")

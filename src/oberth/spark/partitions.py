@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from oberth.errors import NotFoundError
 from oberth.spark import plan as p
 from oberth.spark.options import ReadOptions
-from oberth.spark.packing import Cut
+from oberth.spark.packing import QUEUES_SIDE_BY_SIDE_MAX, Cut
 from oberth.spark.predicates import EVERYTHING, Predicate
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.schemas import Field, arrow_schema
@@ -102,7 +102,10 @@ def queue_cuts(
         behind = sum(each.size for each in tail)
         if start < middle:
             piece = p.QueueRange(number, key.topic, key.queue, start, middle)
-            cuts.append(Cut(piece, middle - start, max(size - behind, middle - start)))
+            place = None
+            if len(ranges) <= QUEUES_SIDE_BY_SIDE_MAX and isinstance(queue, QueueFiles):
+                place = queue.about_where(start, middle)
+            cuts.append(Cut(piece, middle - start, max(size - behind, middle - start), place))
         if tail:
             places = p.Lookup(
                 number, tuple(each.at for each in tail),

@@ -176,7 +176,17 @@ class Lookup(NamedTuple):
     joined: bool = False
 
 
-Piece = QueueRange | LogRange | Lookup
+class SideBySide(NamedTuple):
+    """Ranges of queues of one store whose records lie between each other, read in the log's order.
+
+    None is of a light queue or of a BatchConsumeQueue.
+    """
+
+    store: int
+    queues: tuple[QueueRange, ...]
+
+
+Piece = QueueRange | SideBySide | LogRange | Lookup
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from oberth.errors import NotFoundError
 from oberth.formats import batch_consume_queue as batch
 from oberth.formats import consume_queue as simple
+from oberth.formats.names import is_lmq
 from oberth.spark.log_tail import TailMessage
 from oberth.spark.segments import QueueName, Segment, segment_at
 
@@ -157,8 +158,10 @@ class QueueFiles:
     tail: Sequence[TailMessage] = ()
     gaps: Sequence[tuple[int, int]] = ()
     _bytes: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)
-    # What all units weigh, by first and last, where they were seen on one page.
-    _page_bytes: tuple[int, int, int] = field(default=(0, 0, 0), repr=False)
+    # Where the records of that range lie.
+    _place: tuple[int, int] | None = field(default=None, repr=False)
+    # What all units weigh and where their records lie, by first and last, if seen on one page.
+    _page: tuple[int, int, int, tuple[int, int] | None] = field(default=(0, 0, 0, None), repr=False)
 
     @property
     def unit_size(self) -> int:
@@ -328,8 +331,9 @@ class QueueFiles:
 
         first = self._first_with(first, last, is_live, pages)
         if first < last and first // PAGE_UNITS == (last - 1) // PAGE_UNITS:
-            sizes = pages.units(first, last)["size"].tolist()
-            self._page_bytes = first, last, _bytes_of(sizes, last - first)
+            units = pages.units(first, last)
+            weight = _bytes_of(units["size"].tolist(), last - first)
+            self._page = first, last, weight, _span(units[0], units[-1], 1)
         return first, last
 
     def whole_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
@@ -364,6 +368,16 @@ class QueueFiles:
         if self.is_batch and not unit[4] <= offset < unit[4] + unit[5]:
             return None
         return unit[0]
+
+    def about_where(self, start: int, end: int) -> tuple[int, int] | None:
+        """Where in the log the records of the queue offsets [start, end) begin and end, about.
+
+        From the units that tell `record_bytes`; None for a queue that is read alone.
+        """
+        if self.is_batch or is_lmq(self.name.topic):
+            return None
+        self.record_bytes(start, end)
+        return self._place
 
     def bounds(self) -> tuple[int, int]:
         """The queue offsets of the first message still there, and after the last whole one."""
@@ -416,23 +430,26 @@ class QueueFiles:
         behind = sum(each.size for each in self.tail_within(start, end))
         if behind:
             end = min(end, self._tail_start())
+        self._place = None
         first, last = self.numbers_of(start, end)
         count = last - first
         if count <= 0:
             return behind
-        if self._page_bytes[:2] == (first, last):
-            return behind + self._page_bytes[2]
+        if self._page[:2] == (first, last):
+            self._place = self._page[3]
+            return behind + self._page[2]
         if count <= PAGE_UNITS:
-            sizes = self.read_units(first, last)["size"].tolist()
-            return behind + _bytes_of(sizes, min(count, len(sizes)))
+            units = self.read_units(first, last)
+            if len(units):
+                self._place = _span(units[0], units[-1], 1)
+            return behind + _bytes_of(units["size"].tolist(), min(count, len(units)))
         # Where they come from must not depend on what was looked at before: a batch that is
         # planned again is cut as it was.
         places = (first + count // 4, first + count * 3 // 4)
-        sizes = [
-            size
-            for place in places
-            for size in self.read_units(place, min(place + _SAMPLE_UNITS, last))["size"].tolist()
-        ]
+        parts = [self.read_units(place, min(place + _SAMPLE_UNITS, last)) for place in places]
+        if all(len(each) for each in parts):
+            self._place = _span(parts[0][0], parts[1][0], 2)
+        sizes = [size for each in parts for size in each["size"].tolist()]
         return behind + _bytes_of(sizes, count)
 
     def count_within(self, first: int, count: int, room: int) -> int:
@@ -585,6 +602,15 @@ class QueueFiles:
                 return False
             before = time
         return True
+
+
+def _span(first: Any, last: Any, part: int) -> tuple[int, int] | None:
+    """Where records begin and end, from two units; what they enclose is a ``part``-th of it all."""
+    low, high = int(first["offset"]), int(last["offset"])
+    if not 0 <= low <= high:
+        return None
+    beside = (high - low) * (part - 1) // 2
+    return max(low - beside, 0), high + beside
 
 
 def _bytes_of(sizes: Sequence[int], count: int) -> int:

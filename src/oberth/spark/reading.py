@@ -38,7 +38,7 @@ from oberth.kernels.scan import scan
 from oberth.spark.batches import BatchMaker, Records, scan_columns
 from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
-from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, TopicFilter
+from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, SideBySide, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
 from oberth.spark.record_masks import has_tag, interval_masks, matching, names_queue, within
 from oberth.spark.record_starts import RecordStarts
@@ -46,6 +46,7 @@ from oberth.spark.schemas import Field
 from oberth.spark.segments import RECORD_SIZE_MAX, Segment
 from oberth.spark.sql_filter import compile_sql
 from oberth.spark.store_files import StoreFiles
+from oberth.spark.unit_merge import Units, merged
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ BATCH_ROWS_MAX: Final = 16_384
 _SPARSE: Final = 8
 """Where a file cannot be mapped, records of a queue are read one by one when what lies between them
 is more than this many times what they have, else the whole stretch at once."""
+_DENSE: Final = 1.25
+"""Up to how many times their own bytes records may be apart to be read with what lies between."""
+_UNITS_AT_ONCE: Final = 200_000
 _BEHIND_RANGE: Final = 16 << 10
 """How far behind its end a range of the log is read, for the record that it ends in."""
 _HEADER_SIZE: Final = 76
@@ -156,6 +160,8 @@ class PieceReader:
         for piece in pieces:
             if isinstance(piece, QueueRange):
                 yield from self._queue(piece)
+            elif isinstance(piece, SideBySide):
+                yield from self._queues(piece.queues)
             elif isinstance(piece, LogRange):
                 yield from self._log(piece)
             else:
@@ -424,14 +430,25 @@ class PieceReader:
     # Queues.
 
     def _queue(self, piece: QueueRange) -> Iterator[pa.RecordBatch]:
-        store = self._stores[piece.store]
+        yield from self._queues((piece,))
+
+    def _queues(self, pieces: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
+        """Ranges of queues of one store."""
+        store = self._stores[pieces[0].store]
+        step = max(self._settings.batch_bytes // 20, 1024)
+        step = max(min(step, _UNITS_AT_ONCE) // len(pieces), 1024)
+        units = [self._units(store, piece, step) for piece in pieces]
+        for some in merged(units):
+            yield from self._promised(store, pieces, some)
+
+    def _units(self, store: StoreFiles, piece: QueueRange, step: int) -> Iterator[Units]:
+        """The units of a queue that can name wanted records, some at a time."""
         try:
             queue = store.queue(piece.topic, piece.queue)
         except NotFoundError:
             self._lost_offsets(store, piece, piece.start, piece.end, "the topic is gone")
             return
         first, last = queue.numbers_of(piece.start, piece.end)
-        step = max(1024, min(200_000, self._settings.batch_bytes // 20))
         number = first
         while number < last:
             units = queue.read_units(number, min(last, number + step))
@@ -441,7 +458,7 @@ class PieceReader:
             low = max(number, -(-queue.segments[0].start // queue.unit_size))
             if low > number:
                 self._lost_offsets(store, piece, number, low, "the file was deleted")
-            yield from self._units(store, piece, units, low, queue.is_batch)
+            yield self._usable(store, piece, units, low, queue.is_batch)
             number = low + len(units)
 
     def _lost_offsets(
@@ -449,9 +466,9 @@ class PieceReader:
     ) -> None:
         self._loss(f"{_queue_text(store, piece)}: offsets {first} to {last} are gone, {why}")
 
-    def _units(
+    def _usable(
         self, store: StoreFiles, piece: QueueRange, units: Any, first: int, is_batch: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Units:
         positions = units["offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         if is_batch:
@@ -479,7 +496,7 @@ class PieceReader:
         if not is_batch and not self._settings.predicate.times.is_everything:
             near = self._near_in_time(store, positions, sizes)
             positions, sizes, offsets = positions[near], sizes[near], offsets[near]
-        yield from self._promised(store, piece, positions, sizes, offsets, is_batch)
+        return Units(positions, sizes, offsets)
 
     def _near_in_time(self, store: StoreFiles, positions: Any, sizes: Any) -> Any:
         """Records whose header does not rule them out by its store time: a mask.
@@ -528,17 +545,13 @@ class PieceReader:
         return every
 
     def _promised(
-        self,
-        store: StoreFiles,
-        piece: QueueRange,
-        positions: Any,
-        sizes: Any,
-        offsets: Any,
-        is_batch: bool,
+        self, store: StoreFiles, pieces: Sequence[QueueRange], units: Units
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the records that units name, in the units' order."""
         at = 0
         limit = self._settings.batch_bytes
+        positions, sizes = units.positions, units.sizes
+        asked = -1
         while at < len(positions):
             count = _group(positions, sizes, at, limit)
             segment = store.segment_of(int(positions[at]))
@@ -547,17 +560,66 @@ class PieceReader:
                     positions[at : at + count] + sizes[at : at + count] > segment.end
                 )
                 count = max(int(beyond[0]), 1) if len(beyond) else count
-            part = slice(at, at + count)
-            records, missing = self._fetch(store, positions[part], sizes[part])
+                if segment.start != asked:
+                    asked = segment.start
+                    self._will_read(store, segment, positions[at:], sizes[at:])
+            part = units.part(at, at + count)
+            records, missing = self._fetch(store, part.positions, part.sizes)
             for number in missing:
+                piece = pieces[part.owner(number)]
                 self._loss(
-                    f"{_queue_text(store, piece)}, offset {offsets[at + number]}: no whole record "
-                    f"of {sizes[at + number]} bytes at CommitLog {positions[at + number]}"
+                    f"{_queue_text(store, piece)}, offset {part.offsets[number]}: no whole record "
+                    f"of {part.sizes[number]} bytes at CommitLog {part.positions[number]}"
                 )
-            found = offsets[part] if not missing else np.delete(offsets[part], missing)
+            if missing:
+                part = part.without(missing)
             if records.count:
-                yield from self._promised_rows(store, piece, records, found, is_batch)
+                yield from self._rows_of(store, pieces, records, part)
             at += count
+
+    def _will_read(self, store: StoreFiles, segment: Segment, positions: Any, sizes: Any) -> None:
+        """Has a stretch of a file asked for, if most of it is wanted and in its order."""
+        inside = positions + sizes <= segment.end
+        count = len(inside) if inside.all() else int(np.argmin(inside))
+        positions, sizes = positions[:count], sizes[:count]
+        if count and _apart(positions, sizes):
+            first, end = int(positions[0]), int(positions[-1] + sizes[-1])
+            if end - first <= int(sizes.sum()) * _DENSE:
+                store.storage.will_read(segment.path, first - segment.start, end - segment.start)
+
+    def _rows_of(
+        self, store: StoreFiles, pieces: Sequence[QueueRange], records: Records, units: Units
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of records, each of which a unit of one of the queues names."""
+        if units.owners is not None:
+            if self._are_where_promised(pieces, records, units):
+                self.report.records += records.count
+                yield from self._filtered_rows(store, records)
+                return
+            for number in range(len(pieces)):
+                own = np.flatnonzero(units.owners == number)
+                if len(own):
+                    part = records.take(own)
+                    offsets = units.offsets[own]
+                    yield from self._promised_rows(store, pieces[number], part, offsets, False)
+            return
+        piece = pieces[0]
+        is_batch = store.queue(piece.topic, piece.queue).is_batch
+        yield from self._promised_rows(store, piece, records, units.offsets, is_batch)
+
+    def _are_where_promised(
+        self, pieces: Sequence[QueueRange], records: Records, units: Units
+    ) -> bool:
+        """Whether every record says that it is of its unit's queue, and of that offset."""
+        columns = records.columns
+        ids = {name: number for number, name in enumerate(records.topics)}
+        topics = np.array([ids.get(piece.topic.encode(), -1) for piece in pieces])
+        queues = np.array([piece.queue for piece in pieces])
+        return bool(
+            (columns["queue_offset"] == units.offsets).all()
+            and (columns["topic_id"] == topics[units.owners]).all()
+            and (columns["queue_id"] == queues[units.owners]).all()
+        )
 
     def _promised_rows(
         self,
@@ -620,21 +682,34 @@ class PieceReader:
         segment = store.segment_of(int(positions[0]))
         end = int((positions + sizes).max())
         if segment is not None and end <= segment.end and _apart(positions, sizes):
-            start = int(positions[0])
+            start, wanted = int(positions[0]), int(sizes.sum())
+            if end - start <= wanted * _DENSE:
+                found = self._stretch(store, segment, start, end)
+                if found is not None:
+                    if end - start > wanted:
+                        found = self._take(found, positions - start, sizes)
+                    return self._scan_promised(store, found, positions, sizes, [])
             view = store.storage.view(segment.path, end - segment.start)
             if view is not None:
                 taken = self._take(view, positions - segment.start, sizes)
                 store.storage.bytes_read += len(taken)
                 return self._scan_promised(store, taken, positions, sizes, [])
-            if end - start <= int(sizes.sum()) * _SPARSE:
-                try:
-                    data = self._fill(store, segment.path, start - segment.start, end - start)
-                except NotFoundError:
-                    data = memoryview(b"")
-                if len(data) == end - start:
-                    taken = self._take(data, positions - start, sizes)
+            if end - start <= wanted * _SPARSE:
+                found = self._stretch(store, segment, start, end)
+                if found is not None:
+                    taken = self._take(found, positions - start, sizes)
                     return self._scan_promised(store, taken, positions, sizes, [])
         return self._fetch_each(store, positions, sizes)
+
+    def _stretch(
+        self, store: StoreFiles, segment: Segment, start: int, end: int
+    ) -> memoryview | None:
+        """All that lies between two positions of the log; None if the file has no such thing."""
+        try:
+            data = self._fill(store, segment.path, start - segment.start, end - start)
+        except NotFoundError:
+            return None
+        return data if len(data) == end - start else None
 
     def _take(self, data: memoryview, at: Any, sizes: Any) -> memoryview:
         """Stretches of data put one after the other."""
@@ -699,7 +774,11 @@ class PieceReader:
             whole = found if right.all() else int(np.argmin(right))
             same = columns["stored_offset"][:whole] == wanted_positions[done : done + whole]
             if whole == found and same.all():
-                kept.append({name: column.copy() for name, column in columns.items()})
+                # What one scan finds is not written over before its rows are made.
+                is_all = found == len(numbers)
+                kept.append(
+                    columns if is_all else {name: column.copy() for name, column in columns.items()}
+                )
             else:
                 rows = np.flatnonzero(same)
                 kept.append({name: column[rows] for name, column in columns.items()})

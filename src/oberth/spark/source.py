@@ -304,7 +304,7 @@ def plan_batch(
         else:
             limits = _limits(own) if explicit else None
             cuts += _log_cuts(number, store, predicate, limits, options)
-    return pack(cuts, options)
+    return pack(cuts, options, together=True)
 
 
 def has_cut(options: ReadOptions) -> bool:

@@ -397,7 +397,7 @@ class TriggerPlanner:
         for number, store in enumerate(stores.brokers):
             own = by_broker.get(store.broker, {})
             cuts += queue_cuts(number, stores, own)
-        return stores, pack(cuts, self._options)
+        return stores, pack(cuts, self._options, together=True)
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
