@@ -9,7 +9,6 @@ exact range, once. Damage between two records belongs to the range in which it b
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +24,9 @@ from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX
 from oberth.formats.java_string import tags_hash
-from oberth.formats.message import BLANK, FIXED, FIXED_SIZE_V1, HOST_BITS, stated_size
+from oberth.formats.message import FIXED_SIZE_V1, stated_size
 from oberth.formats.names import LMQ_QUEUE_ID, SCHEDULE_TOPIC, is_lmq
 from oberth.formats.properties import decode_properties, find_property
-from oberth.formats.property_crc import CRC_PROPERTY, record_crc_ok
-from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.gather import gather_spans
@@ -40,6 +37,7 @@ from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, SideBySide, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.record_damage import damaged
 from oberth.spark.record_masks import has_tag, interval_masks, matching, names_queue, within
 from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
@@ -65,7 +63,6 @@ _HEADER_SIZE: Final = 76
 average are looked at by their headers first."""
 _HEADERS_PAY: Final = 256
 _HEADERS_AT_ONCE: Final = 1 << 16
-_CRC_MARK: Final = f"{CRC_PROPERTY}\x01".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,43 +332,13 @@ class PieceReader:
     def _drop_damaged(self, store: Origin, records: Records) -> Records:
         if not self._settings.verify_crc or records.count == 0:
             return records
-        bad = records.columns["crc_ok"] == 0
-        for number in self._with_record_crc(records):
-            at = int(records.columns["commit_log_offset"][number])
-            size = int(records.columns["record_size"][number])
-            start = int(records.columns["body_at"][number]) - _body_position(records, number)
-            if at >= 0 and record_crc_ok(records.data[start : start + size]) is False:
-                bad[number] = True
-        torn: dict[int, str] = {}
-        if isinstance(store, StoreFiles):
-            torn |= dict.fromkeys(
-                _without_sectors(store, records), "a sector of zeros is in its properties"
-            )
-            torn |= dict.fromkeys(_without_end(store, records), "its properties end in zeros")
-        bad[list(torn)] = True
+        bad, reasons = damaged(store if isinstance(store, StoreFiles) else None, records)
         if not bad.any():
             return records
         for number in np.flatnonzero(bad).tolist():
-            reason = torn.get(number, "it fails its CRC")
+            reason = reasons.get(number, "it fails its CRC")
             self._loss(_describe(store, records, number, reason))
         return records.take(np.flatnonzero(~bad))
-
-    def _with_record_crc(self, records: Records) -> Iterator[int]:
-        """Records that end in a whole-record CRC.
-
-        A broker writes them for all messages or for none, so a look at three records is enough to
-        know whether the others have to be looked at.
-        """
-        ends = records.columns["properties_at"] + records.columns["properties_size"]
-        if records.count == 0:
-            return
-        data = records.data
-        candidates = [0, records.count // 2, records.count - 1]
-        if not any(_has_crc_tail(data, int(ends[n])) for n in candidates):
-            return
-        for number, end in enumerate(ends.tolist()):
-            if _has_crc_tail(data, end):
-                yield number
 
     def _wanted(
         self,
@@ -890,52 +857,6 @@ def _limits_by_queue(
     limits: Sequence[tuple[str, int, int, int]],
 ) -> dict[tuple[str, int], tuple[int, int]]:
     return {(topic, queue): (start, end) for topic, queue, start, end in limits}
-
-
-def _has_crc_tail(data: Any, end: int) -> bool:
-    return bytes(data[max(end - 20, 0) : end - 11]) == _CRC_MARK
-
-
-def _without_end(store: StoreFiles, records: Records) -> Iterator[int]:
-    """Records that lack the end of their properties: it ends in zeros, and damage follows.
-
-    No checksum covers properties. A page that never reached the disk took them and what follows;
-    what is whole may end in a zero, but then a record follows, or it is the log's last.
-    """
-    columns = records.columns
-    sizes = columns["properties_size"]
-    lasts = columns["properties_at"].astype(np.int64) + sizes - 1
-    zeros = (sizes > 0) & (np.frombuffer(records.data, np.uint8)[lasts] == 0)
-    suspects = np.flatnonzero(zeros).tolist()
-    log_end = store.log_end() if suspects else 0
-    for number in suspects:
-        start = int(columns["stored_offset"][number])
-        end = start + int(columns["record_size"][number])
-        segment = store.segment_of(start)
-        if segment is None or segment.end - end < BLANK.size or end >= log_end:
-            continue
-        with contextlib.suppress(NotFoundError):
-            if not RecordStarts(store).may_follow(segment, end):
-                yield number
-
-
-def _without_sectors(store: StoreFiles, records: Records) -> Iterator[int]:
-    """Records that lack a sector in the middle of their properties."""
-    columns = records.columns
-    for number in np.flatnonzero(columns["properties_size"] >= SECTOR_SIZE).tolist():
-        size = int(columns["properties_size"][number])
-        end = int(columns["properties_at"][number]) + size
-        start = end - int(columns["record_size"][number])
-        at = int(columns["stored_offset"][number])
-        segment = store.segment_of(at)
-        base = at - (segment.start if segment is not None else 0) - start
-        if lacks_a_sector(records.data, start, end, size, base=base):
-            yield number
-
-
-def _body_position(records: Records, number: int) -> int:
-    sys_flag = int(records.columns["sys_flag"][number])
-    return FIXED[sys_flag & HOST_BITS].size
 
 
 def _queue_text(store: Origin, piece: QueueRange) -> str:
