@@ -97,3 +97,19 @@ def test_text_that_grows_while_it_is_mended_gets_larger_memory() -> None:
     mended = gather_spans(data, *places, 1, "text", text=True, memory=spare.lend)
     assert mended.value(0) == "\ufffd".encode() * LARGE
     assert held.value(0) == data
+
+
+@pytest.mark.parametrize(
+    "place", [(200, 57), (256, 1), (257, 0), (-1, 1), (-(2**31), 4), (2**31 - 1, 2**31 - 1)]
+)
+@pytest.mark.parametrize("only_reference", [False, True])
+def test_a_value_outside_of_the_data_is_refused(
+    place: tuple[int, int], only_reference: bool
+) -> None:
+    starts, sizes = array("i", [3, place[0]]), array("i", [4, place[1]])
+    runtime.use_reference_only(only_reference)
+    try:
+        with pytest.raises(ValueError, match="records"):
+            gather_spans(bytes(256), starts, sizes, 2, "records")
+    finally:
+        runtime.use_reference_only(False)

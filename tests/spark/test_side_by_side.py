@@ -238,3 +238,24 @@ def test_a_topic_that_is_gone_does_not_hide_its_neighbours(growing_store: Any) -
             found += batch.column("topic").to_pylist()
     assert set(found) == {"a"}
     assert len(found) == 200
+
+
+@pytest.mark.parametrize(
+    "place", [2**63 - 1, 2**63 - 5, 2**62, 2**40, 2**32 + 500, 2**32 - 5, 2**31 + 7]
+)
+@pytest.mark.parametrize("together", [False, True])
+def test_a_unit_that_names_a_place_far_away_costs_its_own_row(
+    growing_store: Any, read_store: Any, place: int, together: bool
+) -> None:
+    _fill(growing_store, 300)
+    units = growing_store.root / "consumequeue" / "b" / "2" / f"{0:020d}"
+    named = bytearray(units.read_bytes())
+    named[7 * 20 : 7 * 20 + 8] = place.to_bytes(8, "big")
+    units.write_bytes(named)
+    read = read_store(growing_store.root, failOnDataLoss="false", **(TOGETHER if together else {}))
+    rows = {(row["topic"], row["partition"], row["offset"]) for row in read.rows}
+    assert len(rows) == len(read.rows) == 299
+    assert ("b", 2, 7) not in rows
+    [lost] = read.lost
+    assert "offset 7" in lost
+    assert str(place) in lost

@@ -108,8 +108,6 @@ def gather_spans(
 ) -> Gathered:
     """The values of any two arrays of int32 that say where each lies and how long it is.
 
-    The caller has made sure that each lies in ``data``: it is not checked again.
-
     Args:
         data: what the values lie in.
         starts: where a value begins.
@@ -120,11 +118,11 @@ def gather_spans(
         memory: gives so many bytes for the values to be put in, whatever they hold; None: new ones.
 
     Raises:
-        ValueError: the values come to 2 GiB or more.
+        ValueError: the values come to 2 GiB or more, or one does not lie in ``data``.
     """
     kernel = runtime.native("gather")
     if kernel is None:
-        return _laid_out(_values(data, starts, sizes, rows, text), name)
+        return _laid_out(_values(data, starts, sizes, rows, text, name), name)
     room = _total(sizes, rows)
     view = memoryview(data)
     offsets = uninitialised(4 * (rows + 1))
@@ -143,7 +141,10 @@ def gather_spans(
         out = (memory or uninitialised)(room)
         arguments[at.GATHER_OUT] = address(out)
         arguments[at.GATHER_OUT_MAX] = room
-        if kernel(arguments):
+        done = kernel(arguments)
+        if done < 0:
+            raise ValueError(_outside(name, view.nbytes))
+        if done:
             break
         room = _more_room(room, name)
     nulls = arguments[at.GATHER_NULLS]
@@ -176,11 +177,15 @@ def _check_total(total: int, name: str) -> None:
 def reference_gather(data: Buffer, columns: Columns, name: str, *, text: bool = False) -> Gathered:
     """`gather` in plain Python."""
     spans = (getattr(columns, f"{name}_at"), getattr(columns, f"{name}_size"), columns.count)
-    return _laid_out(_values(data, *spans, text), name)
+    return _laid_out(_values(data, *spans, text, name), name)
+
+
+def _outside(name: str, size: int) -> str:
+    return f"{name}: a value does not lie in the {size} bytes"
 
 
 def _values(
-    data: Buffer, starts: Buffer, sizes: Buffer, rows: int, text: bool
+    data: Buffer, starts: Buffer, sizes: Buffer, rows: int, text: bool, name: str
 ) -> list[bytes | None]:
     view = memoryview(data)
     values: list[bytes | None] = []
@@ -188,6 +193,8 @@ def _values(
         if size < 0:
             values.append(None)
             continue
+        if start < 0 or start + size > view.nbytes:
+            raise ValueError(_outside(name, view.nbytes))
         raw = bytes(view[start : start + size])
         values.append(raw.decode("utf-8", "replace").encode() if text else raw)
     return values

@@ -53,6 +53,8 @@ BATCH_ROWS_MAX: Final = 16_384
 _SPARSE: Final = 8
 """Where a file cannot be mapped, records of a queue are read one by one when what lies between them
 is more than this many times what they have, else the whole stretch at once."""
+_POSITION_MAX: Final = 2**63 - 1 - RECORD_SIZE_MAX
+"""Behind it no record can end at a position that is one."""
 _DENSE: Final = 1.25
 """Up to how many times their own bytes records may be apart to be read with what lies between."""
 _UNITS_AT_ONCE: Final = 200_000
@@ -443,7 +445,8 @@ class PieceReader:
         else:
             offsets = np.arange(first, first + len(units), dtype=np.int64)
         usable = (
-            (positions >= 0) & (sizes >= FIXED_SIZE_V1) & (sizes != simple.PRE_BLANK_SIZE)
+            (positions >= 0) & (positions <= _POSITION_MAX)
+            & (sizes >= FIXED_SIZE_V1) & (sizes != simple.PRE_BLANK_SIZE)
             & (sizes <= RECORD_SIZE_MAX)
         )  # fmt: skip
         if not usable.all():

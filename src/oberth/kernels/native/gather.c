@@ -116,7 +116,7 @@ int64_t kernel_copy_records(int64_t *args) {
     return used;
 }
 
-/* One value of each row; 1, or 0 when there is no room. */
+/* One value of each row; 1, 0 when there is no room, or -1 when one does not lie in the data. */
 int64_t kernel_gather(int64_t *args) {
     const uint8_t *data = bytes_at(args[GATHER_DATA]);
     const int64_t limit = args[GATHER_LIMIT];
@@ -139,6 +139,7 @@ int64_t kernel_gather(int64_t *args) {
             bits |= (uint8_t)(1 << (row & 7));
             int64_t start = starts[row];
             int64_t end = start + size;
+            if (start < 0 || end > limit) return -1;
             if (is_text && first_broken(data, start, end) < end) {
                 used = mend(data, start, end, out, used, room);
                 if (used < 0) return 0;
