@@ -1,7 +1,7 @@
 """Our broker and Apache's while they do two things at once, in turns, through the bare generator.
 
     python -m benchmarks.beside [--small] [--runs 3] [--only groups,cold,...] [--brokers A,B]
-    python -m benchmarks.beside --only cores [--small] [--runs 3]
+    python -m benchmarks.beside --only cores [--small] [--runs 3] [--core-share 0.4]
 
 groups    four producers at full speed beside four groups that follow them: messages sent and
           received a second, and how many a group had still to read when time was up
@@ -14,7 +14,9 @@ steady    one connection and two that send 500 messages a second: p50
 cores     ``oberth up --brokers 2`` beside ``--brokers 1``: messages that 64 connections send a
           second, pop and acknowledge, send with 16 on their way each, and send to 1,000 topics.
           The generator shares the two cores: it may take a fourth of what a broker takes for a
-          message, or two brokers cannot have 1.6 times the rate of one
+          message, or two brokers cannot have 1.6 times the rate of one. With ``--core-share``
+          each broker is given that part of a core and no more (Linux, root: the kernel's quota
+          of a control group), so the generator has what is left of both cores in either turn
 """
 
 from __future__ import annotations
@@ -52,6 +54,10 @@ POPS: Final = 64
 STEADY_RATE: Final = 500
 BROKER: Final = "broker-a"
 UP_READY_S: Final = 60
+CGROUPS: Final = Path("/sys/fs/cgroup")
+SHARE_MIN: Final = 0.05
+SHARE_PERIOD_US: Final = 20_000
+"""Within which a broker has its share of a core."""
 
 
 def rows(wanted: Sequence[str]) -> dict[str, Row]:
@@ -273,10 +279,55 @@ class Up:
         limit.cancel()
         self.addresses = found[1].split()
 
+    def broker_pids(self) -> list[int]:
+        """Processes of its brokers: its children, or itself if it has none."""
+        pid = self.process.pid
+        return [
+            int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ] or [pid]
+
     def close(self) -> None:
         """End it."""
         self.process.terminate()
         self.process.communicate()
+
+
+class CoreShares:
+    """Lets each of some processes have a part of a core, until closed; nothing if that is 0.
+
+    Raises:
+        OSError: there are no control groups with quotas, or not for this user.
+    """
+
+    def __init__(self, share: float, pids: Sequence[int]) -> None:
+        self._groups: list[Path] = []
+        if not share:
+            return
+        try:
+            for pid in pids:
+                self._limit(share, pid)
+        except OSError:
+            self.close()
+            raise
+
+    def _limit(self, share: float, pid: int) -> None:
+        quota_us = round(share * SHARE_PERIOD_US)
+        is_v2 = (CGROUPS / "cgroup.controllers").exists()
+        group = (CGROUPS if is_v2 else CGROUPS / "cpu") / f"oberth-beside-{pid}"
+        group.mkdir()
+        self._groups.append(group)
+        if is_v2:
+            (group / "cpu.max").write_text(f"{quota_us} {SHARE_PERIOD_US}")
+        else:
+            (group / "cpu.cfs_period_us").write_text(str(SHARE_PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        (group / "cgroup.procs").write_text(str(pid))
+
+    def close(self) -> None:
+        """Takes the groups away; their processes have ended."""
+        for group in self._groups:
+            group.rmdir()
+        self._groups.clear()
 
 
 def cores(
@@ -288,6 +339,7 @@ def cores(
 ) -> None:
     """What 64 connections send, pop and acknowledge; each broker has its part of them."""
     up = Up(place, "--brokers", count)
+    shares = CoreShares(options.core_share, up.broker_pids())
 
     def rate(kind: str, outstanding: int = 1, topics: int = 0) -> float:
         loads = []
@@ -310,6 +362,7 @@ def cores(
         add("cores-topics", rate("send", topics=TOPICS))
     finally:
         up.close()
+        shares.close()
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -320,7 +373,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cold-mb", type=int, help="MiB of the cold backlog (2048; 32 when small)")
     parser.add_argument("--half-sec", type=int, help="seconds of half load (60; 2 when small)")
     parser.add_argument("--half-rate", type=float, default=10_000, help="of half load, a second")
+    parser.add_argument(
+        "--core-share",
+        type=float,
+        default=0,
+        help="of a core for each broker of `cores` (all of it)",
+    )
     options = parser.parse_args(argv)
+    if options.core_share and not SHARE_MIN <= options.core_share <= 1:
+        parser.error(f"--core-share {options.core_share}, allowed {SHARE_MIN} to 1")
     sides = fill_turn_options(options, "apache-5.5.0", GROUPS, ",".join(GROUPS))
     options.cold_mb = options.cold_mb or (32 if options.small else 2048)
     options.half_sec = options.half_sec or (2 if options.small else 60)
