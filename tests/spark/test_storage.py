@@ -158,6 +158,37 @@ def test_a_store_in_s3_reads_like_one_on_disk(
         assert remote.bytes_read < store_in_s3 / 2
 
 
+def test_queues_in_s3_are_read_side_by_side(
+    s3_server: str, store_in_s3: int, growing_store: Any, read_store: Any
+) -> None:
+    """Each alone would fetch what lies between its messages, or each of them by a request."""
+    from pyarrow import fs
+
+    for number in range(1500):
+        growing_store.append("t", number % 5, bytes(900))
+    system = fs.S3FileSystem(
+        access_key="a",
+        secret_key="b",
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=s3_server.removeprefix("http://"),
+    )
+    fs.copy_files(str(growing_store.root), "stores/many", destination_filesystem=system)
+    options = {
+        "storage__endpoint": s3_server,
+        "storage__accessKey": "a",
+        "storage__secretKey": "b",
+        "storage__region": "us-east-1",
+        "brokerName": "b",
+        "targetPartitionBytes": "500k",
+        "batchBytes": "64k",
+    }
+    local = read_store(growing_store.root, brokerName="b").rows
+    remote = read_store("s3://stores/many", **options)
+    assert sorted(remote.rows, key=lambda row: (row["partition"], row["offset"])) == local
+    assert remote.bytes_read < 1500 * 1000 * 1.5
+
+
 def test_a_store_in_s3_is_exported(
     s3_server: str, store_in_s3: int, golden_pristine: Callable[[str], Any], tmp_path: Path
 ) -> None:
