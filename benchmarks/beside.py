@@ -282,9 +282,8 @@ class Up:
     def broker_pids(self) -> list[int]:
         """Processes of its brokers: its children, or itself if it has none."""
         pid = self.process.pid
-        return [
-            int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ] or [pid]
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+        return [int(each) for each in children.split()] or [pid]
 
     def close(self) -> None:
         """End it."""
@@ -293,22 +292,19 @@ class Up:
 
 
 class CoreShares:
-    """Lets each of some processes have a part of a core, until closed; nothing if that is 0.
+    """Control groups of the kernel that let processes have a part of a core, until closed."""
 
-    Raises:
-        OSError: there are no control groups with quotas, or not for this user.
-    """
-
-    def __init__(self, share: float, pids: Sequence[int]) -> None:
+    def __init__(self) -> None:
         self._groups: list[Path] = []
-        if not share:
-            return
-        try:
-            for pid in pids:
-                self._limit(share, pid)
-        except OSError:
-            self.close()
-            raise
+
+    def limit(self, share: float, pids: Sequence[int]) -> None:
+        """Each of the processes has so much of a core from now on, and no more.
+
+        Raises:
+            OSError: there are no control groups with quotas, or not for this user.
+        """
+        for pid in pids:
+            self._limit(share, pid)
 
     def _limit(self, share: float, pid: int) -> None:
         quota_us = round(share * SHARE_PERIOD_US)
@@ -339,7 +335,7 @@ def cores(
 ) -> None:
     """What 64 connections send, pop and acknowledge; each broker has its part of them."""
     up = Up(place, "--brokers", count)
-    shares = CoreShares(options.core_share, up.broker_pids())
+    shares = CoreShares()
 
     def rate(kind: str, outstanding: int = 1, topics: int = 0) -> float:
         loads = []
@@ -353,6 +349,8 @@ def cores(
         return float(sum(line_of(load)["per_s"] for load in loads))
 
     try:
+        if options.core_share:
+            shares.limit(options.core_share, up.broker_pids())
         for address in up.addresses:
             many = [f"{TOPIC}-{n}" for n in range(TOPICS)]
             wire.create_topics(address, [TOPIC, *many], QUEUES)
@@ -386,6 +384,8 @@ def main(argv: list[str] | None = None) -> None:
     options.cold_mb = options.cold_mb or (32 if options.small else 2048)
     options.half_sec = options.half_sec or (2 if options.small else 60)
     is_cores = options.only == [CORES]
+    if options.core_share and not is_cores:
+        parser.error(f"--core-share is of --only {CORES}")
     for name in options.only:
         if name not in GROUPS and not is_cores:
             parser.error(f"--only {name}, allowed {', '.join(GROUPS)}, or {CORES} alone")

@@ -24,6 +24,7 @@ pytest.importorskip("pyspark")
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.packing import QUEUES_SIDE_BY_SIDE_MAX, Cut, pack, side_by_side
+from oberth.spark.storage import LocalStorage
 from oberth.spark.unit_merge import Units, merged
 
 QUEUES = st.lists(
@@ -259,3 +260,24 @@ def test_a_unit_that_names_a_place_far_away_costs_its_own_row(
     [lost] = read.lost
     assert "offset 7" in lost
     assert str(place) in lost
+
+
+def test_a_queue_is_looked_for_once_however_many_batches_it_has(
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch, read_store: Any
+) -> None:
+    _fill(growing_store, 1000)
+    listed: list[str] = []
+    entries = LocalStorage.entries
+
+    def counted(storage: LocalStorage, directory: str) -> Any:
+        listed.append(directory)
+        return entries(storage, directory)
+
+    monkeypatch.setattr(LocalStorage, "entries", counted)
+    counts = []
+    for size in ("64k", "8m"):
+        listed.clear()
+        read = read_store(growing_store.root, subscribe="a", batchBytes=size)
+        assert len(read.rows) == 666
+        counts.append(len(listed))
+    assert counts[0] == counts[1]

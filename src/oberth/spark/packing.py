@@ -75,8 +75,7 @@ def pack(
         rest: Cut | None = whole
         while rest is not None:
             if room <= 0 or row_room <= 0:
-                partitions.append(pieces.as_plan())
-                pieces = _Pieces()
+                partitions.append(PartitionPlan(pieces.take()))
                 room, row_room = share, row_limit if row_limit is not None else max(rows, 1)
             taken, rest = _split(rest, room, row_room)
             pieces.add(taken)
@@ -84,8 +83,8 @@ def pack(
             row_room -= taken.rows
         if whole.ends_window and room < share // _CRUMB:
             room = 0
-    if pieces.found:
-        partitions.append(pieces.as_plan())
+    if last := pieces.take():
+        partitions.append(PartitionPlan(last))
     return partitions
 
 
@@ -93,32 +92,37 @@ class _Pieces:
     """Those of one partition; windows of a store that follow each other are one piece."""
 
     def __init__(self) -> None:
-        self.found: list[Piece] = []
-        self._queues: dict[tuple[str, int], QueueRange] = {}
+        self._found: list[Piece] = []
+        self._window: dict[tuple[str, int], QueueRange] = {}
+        self._store = -1
 
     def add(self, cut: Cut) -> None:
         piece = cut.piece
         if not cut.in_window:
-            self.found.append(piece)
+            self._end_window()
+            self._found.append(piece)
             return
         assert isinstance(piece, QueueRange)
-        if not self.found or self.found[-1] != SideBySide(piece.store, ()):
-            self._close()
-            self.found.append(SideBySide(piece.store, ()))
-        before = self._queues.get((piece.topic, piece.queue))
-        if before is not None:
-            piece = before._replace(end=piece.end)
-        self._queues[piece.topic, piece.queue] = piece
+        if self._store != piece.store:
+            self._end_window()
+        self._store = piece.store
+        before = self._window.get((piece.topic, piece.queue))
+        self._window[piece.topic, piece.queue] = (
+            piece if before is None else before._replace(end=piece.end)
+        )
 
-    def _close(self) -> None:
-        for number, piece in enumerate(self.found):
-            if isinstance(piece, SideBySide) and not piece.queues:
-                self.found[number] = SideBySide(piece.store, tuple(self._queues.values()))
-        self._queues.clear()
+    def _end_window(self) -> None:
+        if self._window:
+            queues = tuple(self._window.values())
+            self._found.append(SideBySide(self._store, queues))
+            self._window.clear()
 
-    def as_plan(self) -> PartitionPlan:
-        self._close()
-        return PartitionPlan(tuple(self.found))
+    def take(self) -> tuple[Piece, ...]:
+        """What there is; nothing is left."""
+        self._end_window()
+        found = tuple(self._found)
+        self._found.clear()
+        return found
 
 
 QUEUES_SIDE_BY_SIDE_MAX: Final = 64

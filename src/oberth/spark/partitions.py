@@ -104,7 +104,7 @@ def queue_cuts(
             piece = p.QueueRange(number, key.topic, key.queue, start, middle)
             place = None
             if len(ranges) <= QUEUES_SIDE_BY_SIDE_MAX and isinstance(queue, QueueFiles):
-                place = queue.about_where(start, middle)
+                place = queue.about_where(start, end)
             cuts.append(Cut(piece, middle - start, max(size - behind, middle - start), place))
         if tail:
             places = p.Lookup(

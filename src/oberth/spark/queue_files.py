@@ -370,9 +370,9 @@ class QueueFiles:
         return unit[0]
 
     def about_where(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where in the log the records of the queue offsets [start, end) begin and end, about.
+        """About where in the log the records begin and end that [start, end) have units of.
 
-        From the units that tell `record_bytes`; None for a queue that is read alone.
+        Told by the units that tell `record_bytes`; None for a queue that is read alone.
         """
         if self.is_batch or is_lmq(self.name.topic):
             return None

@@ -54,7 +54,7 @@ _SPARSE: Final = 8
 """Where a file cannot be mapped, records of a queue are read one by one when what lies between them
 is more than this many times what they have, else the whole stretch at once."""
 _POSITION_MAX: Final = 2**63 - 1 - RECORD_SIZE_MAX
-"""Behind it no record can end at a position that is one."""
+"""A record that began behind it could end behind the largest position there is."""
 _DENSE: Final = 1.25
 """Up to how many times their own bytes records may be apart to be read with what lies between."""
 _UNITS_AT_ONCE: Final = 200_000
@@ -466,7 +466,7 @@ class PieceReader:
         if not is_batch and not self._settings.predicate.times.is_everything:
             near = self._near_in_time(store, positions, sizes)
             positions, sizes, offsets = positions[near], sizes[near], offsets[near]
-        return Units(positions, sizes, offsets)
+        return Units(positions, sizes, offsets, is_batch=is_batch)
 
     def _near_in_time(self, store: StoreFiles, positions: Any, sizes: Any) -> Any:
         """Records whose header does not rule them out by its store time: a mask.
@@ -533,7 +533,7 @@ class PieceReader:
                 if segment.start != asked:
                     asked = segment.start
                     self._will_read(store, segment, positions[at:], sizes[at:])
-            part = units.part(at, at + count)
+            part = units.chosen(slice(at, at + count))
             records, missing = self._fetch(store, part.positions, part.sizes)
             for number in missing:
                 piece = pieces[part.owner(number)]
@@ -573,9 +573,7 @@ class PieceReader:
                     offsets = units.offsets[own]
                     yield from self._promised_rows(store, pieces[number], part, offsets, False)
             return
-        piece = pieces[0]
-        is_batch = store.queue(piece.topic, piece.queue).is_batch
-        yield from self._promised_rows(store, piece, records, units.offsets, is_batch)
+        yield from self._promised_rows(store, pieces[0], records, units.offsets, units.is_batch)
 
     def _are_where_promised(
         self, pieces: Sequence[QueueRange], records: Records, units: Units

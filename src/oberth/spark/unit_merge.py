@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,24 @@ class Units:
         sizes: its bytes.
         offsets: its queue offset.
         owners: which queue each is of, by number; None if all are of one.
+        is_batch: whether they are of a BatchConsumeQueue, which is never one of several.
     """
 
     positions: Any
     sizes: Any
     offsets: Any
     owners: Any = None
+    is_batch: bool = False
 
-    def part(self, start: int, end: int) -> Units:
-        """Those from one place up to another."""
-        some = slice(start, end)
-        owners = None if self.owners is None else self.owners[some]
-        return Units(self.positions[some], self.sizes[some], self.offsets[some], owners)
+    def chosen(self, places: Any) -> Units:
+        """Those in some places: a slice, or an array of them."""
+        return replace(
+            self,
+            positions=self.positions[places],
+            sizes=self.sizes[places],
+            offsets=self.offsets[places],
+            owners=None if self.owners is None else self.owners[places],
+        )
 
     def and_then(self, more: Units) -> Units:
         """These and others, of one queue."""
@@ -43,8 +49,7 @@ class Units:
 
     def without(self, numbers: Sequence[int]) -> Units:
         """All but those in some places."""
-        columns = (self.positions, self.sizes, self.offsets, self.owners)
-        return Units(*(None if each is None else np.delete(each, numbers) for each in columns))
+        return self.chosen(np.delete(np.arange(len(self.positions)), numbers))
 
     def owner(self, number: int) -> int:
         """The number of a unit's queue."""
@@ -86,10 +91,10 @@ class _Queue:
         """Where in the log those come that are not behind a position, and they themselves."""
         count = int(np.searchsorted(self._highest, upto, side="right"))
         held = self._held
-        taken = held.part(0, count)
+        taken = held.chosen(slice(count))
         taken.owners = np.full(count, self._number, np.int16)
         places, self._highest = self._highest[:count], self._highest[count:]
-        self._held = held.part(count, len(held.positions))
+        self._held = held.chosen(slice(count, None))
         return places, taken
 
 
