@@ -8,11 +8,13 @@ read once.
 from __future__ import annotations
 
 import random
+import re
 import shutil
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,10 +23,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+from pyarrow import fs
+
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.packing import QUEUES_SIDE_BY_SIDE_MAX, Cut, pack, side_by_side
-from oberth.spark.storage import LocalStorage
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQReader
+from oberth.spark.storage import ArrowStorage, Entry, LocalStorage
 from oberth.spark.unit_merge import Units, merged
 
 QUEUES = st.lists(
@@ -165,6 +171,16 @@ def test_units_come_once_each_in_their_queues_order(
         assert places == sorted(places)
 
 
+def test_what_queues_have_last_comes_together() -> None:
+    def units(number: int) -> Iterator[Units]:
+        at = np.arange(number, 800, 8)
+        yield Units(at, at + 1, at)
+
+    parts = [some.positions for some in merged([units(number) for number in range(8)])]
+    assert np.concatenate(parts).tolist() == list(range(800))
+    assert len(parts) == 2  # up to where the first ends, and what lies behind
+
+
 def _fill(store: Any, count: int, seed: int = 1) -> None:
     chance = random.Random(seed)
     for number in range(count):
@@ -185,6 +201,68 @@ def test_the_log_is_read_once(growing_store: Any, read_store: Any) -> None:
     by_queue = sorted(range(3000), key=lambda number: places[number][:2])
     assert [read.rows[number] for number in by_queue] == truth
     assert read.bytes_read < 3000 * 1000 * 1.1
+
+
+class _Far(ArrowStorage):
+    """Files of this machine as an object store shows them."""
+
+    meets: ClassVar[threading.Barrier | None] = None
+    asked: ClassVar[list[str]] = []
+
+    def _files(self, path: str) -> tuple[Any, str]:
+        return fs.LocalFileSystem(), path
+
+    def entries(self, directory: str) -> list[Entry]:
+        if self.meets is not None and re.search(r"consumequeue/./\d", directory):
+            self.meets.wait(60)
+        return super().entries(directory)
+
+    def will_read(self, path: str, position: int, end: int) -> None:
+        self.asked.append("ahead")
+        super().will_read(path, position, end)
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        self.asked.append("window")
+        return super().read(path, position, size)
+
+
+@pytest.fixture
+def far_store(growing_store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A store of six queues in a storage that is far."""
+    _fill(growing_store, 1000)
+    monkeypatch.setattr(p, "storage_for", lambda path, _: (_Far("mock", {}), path))
+    monkeypatch.setattr(_Far, "meets", None)
+    monkeypatch.setattr(_Far, "asked", [])
+    return growing_store
+
+
+def _reader(store: Any, **options: str) -> RocketMQReader:
+    columns = "topic,partition,offset"
+    asked = {"path": str(store.root), "columns": columns, **options}
+    schema = struct_type(parse_columns(columns))
+    return RocketMQReader(parse_read_options(asked, streaming=False), schema)
+
+
+@pytest.mark.parametrize("size", ["300k", "8m"])
+def test_queues_that_are_far_are_opened_at_the_same_time(
+    size: str, far_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are read side by side, and those that are read one after the other."""
+    reader = _reader(far_store, batchBytes="64k", targetPartitionBytes=size)
+    part = reader.partitions()[0]
+    assert isinstance(part.pieces[0], p.SideBySide) == (size == "300k")
+    monkeypatch.setattr(_Far, "meets", threading.Barrier(6))
+    assert sum(some.num_rows for some in reader.read(part)) > 200
+
+
+def test_a_far_log_is_on_its_way_while_its_first_record_is_looked_for(far_store: Any) -> None:
+    reader = _reader(far_store, readOrder="commitlog", targetPartitionBytes="100k")
+    second = reader.partitions()[1]
+    _Far.asked.clear()
+    rows = sum(some.num_rows for some in reader.read(second))
+    assert rows > 50
+    assert _Far.asked[0] == "ahead"
+    assert "window" in _Far.asked
 
 
 def test_what_is_damaged_is_named_by_its_own_queue(growing_store: Any, read_store: Any) -> None:

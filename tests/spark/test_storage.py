@@ -39,8 +39,10 @@ from tests.rigs.killed_upkeep import kept_up_until_killed
 from oberth.errors import NotFoundError, OptionError
 from oberth.spark.options import parse_read_options
 from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.segments import Segment
 from oberth.spark.source import RocketMQReader
 from oberth.spark.storage import AHEAD_MAX, ArrowStorage, Entry, LocalStorage, storage_for
+from oberth.spark.store_files import StoreFiles
 
 
 def test_local_files_are_read_by_position_and_counted(tmp_path: Path) -> None:
@@ -590,6 +592,59 @@ def test_requests_for_what_comes_next_are_on_their_way_and_none_goes_beyond(
     with pytest.raises(NotFoundError):
         storage.read("none", 0, 10)
     storage.close()
+
+
+def test_what_lies_on_both_sides_of_a_request_is_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oberth.spark.storage.AHEAD_SIZE", 10)
+    storage = _Held(bytes(range(100)))
+    storage.will_read("there", 0, 60)
+    for at in (0, 7, 14, 21, 28, 35, 42):  # each begins before the end of the last
+        assert storage.read("there", at, 9) == bytes(range(at, at + 9))
+    storage.close()
+    assert sorted(storage.asked) == [(at, 10) for at in range(0, 60, 10)]
+
+
+def test_questions_to_an_object_store_wait_at_the_same_time() -> None:
+    storage = _Held(b"")
+    together = threading.Barrier(3)
+
+    def asked(number: int) -> int:
+        together.wait(60)
+        if number < 0:
+            raise NotFoundError("not there")
+        return number
+
+    assert storage.at_once([partial(asked, number) for number in (3, 1, 2)]) == [3, 1, 2]
+    with pytest.raises(NotFoundError, match="not there"):
+        storage.at_once([partial(asked, number) for number in (1, -1, 2)])
+    assert storage.at_once([]) == []
+    assert LocalStorage().at_once([lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_the_end_of_a_far_log_is_looked_for_in_blocks_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oberth.spark.store_files._TAIL_BLOCK", 1)
+    monkeypatch.setattr("oberth.spark.store_files._TAIL_BLOCK_MAX", 4)
+    for used in (0, 1, 37, 99, 100):
+        storage = _Held(b"x" * used + bytes(100 - used))
+        log = StoreFiles(storage, "store", "")
+        assert log.written_end(Segment(500, 100, "there")) == 500 + used
+        if not used:
+            assert sum(size for _, size in storage.asked) == 100
+    storage = _Held(bytes(100))
+    together = threading.Barrier(8)
+    read_at = storage._read_at
+
+    def meet(path: str, position: int, size: int) -> memoryview:
+        if 67 <= position < 99:  # eight that are asked for together
+            together.wait(60)
+        return read_at(path, position, size)
+
+    monkeypatch.setattr(storage, "_read_at", meet)
+    assert StoreFiles(storage, "store", "").written_end(Segment(0, 100, "there")) == 0
 
 
 def test_scattered_places_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -86,7 +86,7 @@ class LivePieceReader(PieceReader):
             self._instance = None
             LOOP.call(instance.release)
 
-    def _queue(self, piece: QueueRange) -> Iterator[pa.RecordBatch]:
+    def _queue(self, piece: QueueRange, later: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         broker = self._brokers[piece.store]
         is_batch = piece.topic in broker.batch
         assert self._instance is not None

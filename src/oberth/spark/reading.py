@@ -10,9 +10,9 @@ exact range, once. Damage between two records belongs to the range in which it b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -43,8 +43,9 @@ from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
 from oberth.spark.segments import RECORD_SIZE_MAX, Segment
 from oberth.spark.sql_filter import compile_sql
-from oberth.spark.store_files import StoreFiles
-from oberth.spark.unit_merge import Units, merged
+from oberth.spark.storage import EACH_MAX
+from oberth.spark.store_files import OpenedRange, StoreFiles
+from oberth.spark.unit_merge import Units, are_apart, merged, together
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class PieceReader:
         self._crc = CrcMode.MARK if settings.verify_crc else CrcMode.NONE
         self._tag_codes = predicate.tag_codes()
         self._sql = compile_sql(settings.sql) if settings.sql else None
+        self._opened: dict[QueueRange, OpenedRange | None] = {}
         self.report = ReadReport()
 
     def read(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
@@ -156,11 +158,13 @@ class PieceReader:
         Raises:
             DataLossError: with failOnDataLoss, something is damaged or gone.
         """
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             if isinstance(piece, QueueRange):
-                yield from self._queue(piece)
+                yield from self._queue(piece, islice(pieces, number + 1, number + EACH_MAX))
             elif isinstance(piece, SideBySide):
-                yield from self._queues(piece.queues)
+                store, step = self._stores[piece.queues[0].store], self._step(len(piece.queues))
+                opened = store.open_ranges(piece.queues, step)
+                yield from self._queues(store, piece.queues, opened, step)
             elif isinstance(piece, LogRange):
                 yield from self._log(piece)
             else:
@@ -180,6 +184,8 @@ class PieceReader:
         store = self._stores[piece.store]
         at = piece.start
         limits = None if piece.limits is None else _limits_by_queue(piece.limits)
+        if store.storage.is_far:
+            store.storage.at_once([store.segments, store.has_queues])
         while at < piece.end:
             segment = store.segment_of(at)
             if segment is None:
@@ -206,6 +212,8 @@ class PieceReader:
         """Records of one file that start in [start, stop), positions as CommitLog offsets."""
         path, base = segment.path, segment.start
         starts = RecordStarts(store, check_crc=self._settings.verify_crc)
+        # It is on its way while the first record is looked for.
+        store.storage.will_read(path, start - base, min(stop + _BEHIND_RANGE, segment.end) - base)
         try:
             first = starts.first(segment, start)
         except NotFoundError:
@@ -215,7 +223,6 @@ class PieceReader:
         if first.damage is not None and not continues and self._is_inside(store, at):
             self._loss(f"{path}: CommitLog {start} to {at} is no record")
         chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
-        store.storage.will_read(path, at - base, min(stop + _BEHIND_RANGE, segment.end) - base)
         while at < stop:
             try:
                 data = self._fill(store, path, at - base, chunk)
@@ -398,29 +405,53 @@ class PieceReader:
 
     # Queues.
 
-    def _queue(self, piece: QueueRange) -> Iterator[pa.RecordBatch]:
-        yield from self._queues((piece,))
+    def _queue(self, piece: QueueRange, later: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        """A range of a queue.
 
-    def _queues(self, pieces: Sequence[QueueRange]) -> Iterator[pa.RecordBatch]:
-        """Ranges of queues of one store."""
-        store = self._stores[pieces[0].store]
+        Args:
+            piece: the range.
+            later: what is read next: opened along with it where the storage is far.
+        """
+        store, step = self._stores[piece.store], self._step(1)
+        if piece not in self._opened:
+            some = [piece]
+            if store.storage.is_far:
+                for each in later:
+                    if not isinstance(each, QueueRange) or each.store != piece.store:
+                        break
+                    some.append(each)
+            self._opened = dict(zip(some, store.open_ranges(some, step), strict=True))
+        yield from self._queues(store, (piece,), (self._opened.pop(piece),), step)
+
+    def _step(self, queues: int) -> int:
+        """How many units of each of some queues are read at once."""
         step = max(self._settings.batch_bytes // 20, 1024)
-        step = max(min(step, _UNITS_AT_ONCE) // len(pieces), 1024)
-        units = [self._units(store, piece, step) for piece in pieces]
+        return max(min(step, _UNITS_AT_ONCE) // queues, 1024)
+
+    def _queues(
+        self,
+        store: StoreFiles,
+        pieces: Sequence[QueueRange],
+        opened: Sequence[OpenedRange | None],
+        step: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Ranges of queues of one store."""
+        both = zip(pieces, opened, strict=True)
+        units = [self._units(store, piece, found, step) for piece, found in both]
         for some in merged(units):
             yield from self._promised(store, pieces, some)
 
-    def _units(self, store: StoreFiles, piece: QueueRange, step: int) -> Iterator[Units]:
+    def _units(
+        self, store: StoreFiles, piece: QueueRange, opened: OpenedRange | None, step: int
+    ) -> Iterator[Units]:
         """The units of a queue that can name wanted records, some at a time."""
-        try:
-            queue = store.queue(piece.topic, piece.queue)
-        except NotFoundError:
+        if opened is None:
             self._lost_offsets(store, piece, piece.start, piece.end, "the topic is gone")
             return
-        first, last = queue.numbers_of(piece.start, piece.end)
-        number = first
+        queue, number, last, units = opened
         while number < last:
-            units = queue.read_units(number, min(last, number + step))
+            if units is None:
+                units = queue.read_units(number, min(last, number + step))
             if len(units) == 0:
                 self._lost_offsets(store, piece, number, last, "no file holds them")
                 return
@@ -428,7 +459,7 @@ class PieceReader:
             if low > number:
                 self._lost_offsets(store, piece, number, low, "the file was deleted")
             yield self._usable(store, piece, units, low, queue.is_batch)
-            number = low + len(units)
+            number, units = low + len(units), None
 
     def _lost_offsets(
         self, store: Origin, piece: QueueRange, first: int, last: int, why: str
@@ -523,7 +554,7 @@ class PieceReader:
         positions, sizes = units.positions, units.sizes
         asked = -1
         while at < len(positions):
-            count = _group(positions, sizes, at, limit)
+            count = together(positions, sizes, at, limit, BATCH_ROWS_MAX)
             segment = store.segment_of(int(positions[at]))
             if segment is not None:
                 beyond = np.flatnonzero(
@@ -552,7 +583,7 @@ class PieceReader:
         inside = positions + sizes <= segment.end
         count = len(inside) if inside.all() else int(np.argmin(inside))
         positions, sizes = positions[:count], sizes[:count]
-        if count and _apart(positions, sizes):
+        if count and are_apart(positions, sizes):
             first, end = int(positions[0]), int(positions[-1] + sizes[-1])
             if end - first <= int(sizes.sum()) * _DENSE:
                 store.storage.will_read(segment.path, first - segment.start, end - segment.start)
@@ -649,7 +680,7 @@ class PieceReader:
         """
         segment = store.segment_of(int(positions[0]))
         end = int((positions + sizes).max())
-        if segment is not None and end <= segment.end and _apart(positions, sizes):
+        if segment is not None and end <= segment.end and are_apart(positions, sizes):
             start, wanted = int(positions[0]), int(sizes.sum())
             if end - start <= wanted * _DENSE:
                 found = self._stretch(store, segment, start, end)
@@ -786,7 +817,7 @@ class PieceReader:
         at = 0
         where, what = np.array(positions, np.int64), np.array(sizes, np.int64)
         while at < len(where):
-            count = _group(where, what, at, self._settings.batch_bytes)
+            count = together(where, what, at, self._settings.batch_bytes, BATCH_ROWS_MAX)
             records, missing = self._fetch_each(
                 store, where[at : at + count], what[at : at + count]
             )
@@ -831,19 +862,6 @@ def _merge(parts: list[dict[str, Any]], names: Sequence[str], columns: Columns) 
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-
-def _group(positions: Any, sizes: Any, at: int, limit: int) -> int:
-    """How many of the records from ``at`` on are fetched together."""
-    most = min(len(positions), at + BATCH_ROWS_MAX)
-    total = np.cumsum(sizes[at:most])
-    count = int(np.searchsorted(total, limit, side="right"))
-    return max(count, 1)
-
-
-def _apart(positions: Any, sizes: Any) -> bool:
-    """Whether records come in the order of the log, none into another."""
-    return bool((positions[1:] >= positions[:-1] + sizes[:-1]).all())
 
 
 def _light_limit(piece: Lookup) -> tuple[str, int, int] | None:

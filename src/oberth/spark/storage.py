@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from glob import glob, has_magic
 from threading import Lock, get_ident
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from oberth.errors import NotFoundError, OptionError
 
@@ -37,6 +37,7 @@ AHEAD_MAX: Final = 4
 """Bytes of a request for what is read next, and how many are on their way: one at first."""
 EACH_MAX: Final = 16
 """Requests for scattered places that are on their way."""
+_T = TypeVar("_T")
 _ARROW_SCHEMES: Final = ("s3", "gs", "abfs", "hdfs", "viewfs", "mock")
 _HDFS_SCHEMES: Final = ("hdfs", "viewfs")
 # fsspec knows them, and they cannot list directories or read ranges as a store needs it.
@@ -71,9 +72,12 @@ class Storage(ABC):
     """Reads files of one file system. Opens them when they are first read; pickles as closed.
 
     Attributes:
+        is_far: whether what is asked for comes late enough that several questions should wait at
+            the same time.
         bytes_read: bytes of file contents that this object has read.
     """
 
+    is_far: ClassVar[bool] = False
     bytes_read: int
 
     @abstractmethod
@@ -119,6 +123,13 @@ class Storage(ABC):
             return [self.read_into(path, position, target) for position, target in parts]
         except NotFoundError:
             return [-1] * len(parts)
+
+    def at_once(self, questions: Sequence[Callable[[], _T]]) -> list[_T]:
+        """The answers to questions that need nothing of each other, in their order.
+
+        They are asked one after the other here, by several threads where the storage is far.
+        """
+        return [question() for question in questions]
 
     def view(self, path: str, end: int) -> memoryview | None:
         """A file's bytes in place, for taking few of many; None where that cannot be.
@@ -258,6 +269,8 @@ class LocalStorage(Storage):
 class ArrowStorage(Storage):
     """Files behind a URL, through pyarrow's file systems; only the ranges asked for are fetched."""
 
+    is_far = True
+
     def __init__(self, scheme: str, settings: Mapping[str, str]) -> None:
         self.bytes_read = 0
         self._scheme = scheme
@@ -276,7 +289,9 @@ class ArrowStorage(Storage):
 
     def _files(self, path: str) -> tuple[Any, str]:
         if self._system is None:
-            self._system = file_system(self._scheme, path, self._settings)
+            with self._lock:
+                if self._system is None:
+                    self._system = file_system(self._scheme, path, self._settings)
         rest = path.partition("://")[2]
         if self._scheme in _HDFS_SCHEMES:
             return self._system, "/" + rest.partition("/")[2]
@@ -319,8 +334,22 @@ class ArrowStorage(Storage):
         return sorted(Entry(name, size) for name, size in found.items() if name)
 
     def will_read(self, path: str, position: int, end: int) -> None:
-        """See `Storage`."""
+        """See `Storage`. The first of it is asked for at once."""
+        try:
+            self._file(path)  # opened once, not by each request
+        except NotFoundError:
+            return  # who reads it is told
         self._ahead = _Ahead(path, position, end, get_ident(), partial(self._submit, path))
+
+    def at_once(self, questions: Sequence[Callable[[], _T]]) -> list[_T]:
+        """See `Storage`."""
+        if len(questions) < 2:
+            return super().at_once(questions)
+        # Not the pool that reads ahead: a question may wait for what that one brings.
+        with ThreadPoolExecutor(
+            min(len(questions), EACH_MAX), thread_name_prefix="oberth-object-store"
+        ) as pool:
+            return list(pool.map(lambda question: question(), questions))
 
     def _submit(self, path: str, position: int, size: int) -> Future[memoryview]:
         with self._lock:
@@ -418,6 +447,7 @@ class _Ahead:
         self._wide = 1
         self.is_short = False
         """Whether the file turned out to end before the stretch does."""
+        self._ask()
 
     def is_for(self, path: str, position: int) -> bool:
         """Whether it has, or asks for, what lies there."""
@@ -431,19 +461,19 @@ class _Ahead:
     def read_into(self, position: int, target: memoryview) -> int:
         """As `Storage.read_into`, up to the end of the stretch.
 
-        What lies before is forgotten.
+        What lies before is forgotten. What was read now is not: the next can begin in it, with a
+        record that did not end here.
         """
-        done = 0
+        done = used = 0
+        while self._pieces and sum(self._pieces[0][:2]) <= position:
+            self._pieces.popleft()
+            self._wide = min(self._wide + 1, AHEAD_MAX)
         while done < len(target) and position < self._end:
-            while self._pieces and sum(self._pieces[0][:2]) <= position:
-                self._pieces.popleft()
-                self._wide = min(self._wide + 1, AHEAD_MAX)
-            while len(self._pieces) < self._wide and self._next < self._end:
-                size = min(AHEAD_SIZE, self._end - self._next)
-                self._pieces.append((self._next, size, self._submit(self._next, size)))
-                self._next += size
-            start, size, answer = self._pieces[0]
-            self._start = start
+            while used < len(self._pieces) and sum(self._pieces[used][:2]) <= position:
+                used += 1
+            self._ask(used)
+            start, size, answer = self._pieces[used]
+            self._start = self._pieces[0][0]
             data = answer.result()
             part = data[position - start : position - start + len(target) - done]
             target[done : done + len(part)] = part
@@ -453,6 +483,12 @@ class _Ahead:
                 self.is_short = True
                 break
         return done
+
+    def _ask(self, used: int = 0) -> None:
+        while len(self._pieces) - used < self._wide and self._next < self._end:
+            size = min(AHEAD_SIZE, self._end - self._next)
+            self._pieces.append((self._next, size, self._submit(self._next, size)))
+            self._next += size
 
 
 def file_system(scheme: str, path: str, settings: Mapping[str, str]) -> Any:

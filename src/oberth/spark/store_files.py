@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from oberth.errors import NotFoundError
 from oberth.formats import message, paths
@@ -39,9 +40,11 @@ from oberth.spark.segments import (
 )
 from oberth.spark.storage import Entry, Storage
 
-# Blocks in which the end of a file is looked for, and how far before it a record is.
+# Blocks in which the end of a file is looked for, how many at once where the storage is far, and
+# how far before it a record is.
 _TAIL_BLOCK: Final = 64 << 10
 _TAIL_BLOCK_MAX: Final = 4 << 20
+_TAIL_BLOCKS_FAR: Final = 8
 _TAIL_REACH: Final = 512 << 10
 # A record can end in zeros: the length of empty properties, say.
 _ZEROS_AT_END: Final = 64 << 10
@@ -51,6 +54,42 @@ _TOPICS_LISTED_TOGETHER: Final = 0.5
 """The share of a store's topics from which on all of its queues are listed in one go."""
 _PLACES_MAX: Final = 64
 """Times whose places in the log are remembered."""
+
+
+class OffsetRange(Protocol):
+    """Queue offsets [start, end) of a queue."""
+
+    @property
+    def topic(self) -> str:
+        """The queue's topic."""
+
+    @property
+    def queue(self) -> int:
+        """Its number."""
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+
+
+class OpenedRange(NamedTuple):
+    """A range of a queue as it is found.
+
+    Attributes:
+        queue: its files.
+        first: the number of the range's first unit.
+        last: the number after its last.
+        units: the first units, as `QueueFiles.read_units` gives them; None of an empty range.
+    """
+
+    queue: QueueFiles
+    first: int
+    last: int
+    units: Any
 
 
 @dataclass(slots=True)
@@ -134,15 +173,19 @@ class StoreFiles:
         """
         segments = self._segments
         if segments is None:
-            directories = [f"{self.root}/{paths.COMMIT_LOG}"]
-            if not self.storage.entries(directories[0]):
+            directory = f"{self.root}/{paths.COMMIT_LOG}"
+            entries = self.storage.entries(directory)
+            if entries:
+                segments = segments_of(directory, entries)
+            else:
                 known = {paths.CONSUME_QUEUE, paths.INDEX, paths.CONFIG, paths.TIMER_LOG}
                 directories = [
                     f"{self.root}/{entry.name}"
                     for entry in self.storage.entries(self.root)
                     if entry.is_directory and entry.name not in known
                 ]
-            segments = self._segments = list_segments(self.storage, *directories)
+                segments = list_segments(self.storage, *directories)
+            self._segments = segments
         return segments
 
     def log_start(self) -> int:
@@ -230,13 +273,21 @@ class StoreFiles:
         position = min(self.storage.data_end(segment.path, segment.size), segment.size)
         size = _TAIL_BLOCK
         while position > 0:
-            low = max(0, position - size)
+            together = _TAIL_BLOCKS_FAR if self.storage.is_far and size == _TAIL_BLOCK_MAX else 1
+            ends = range(position, max(0, position - together * size), -size)
+            lows = [max(0, end - size) for end in ends]
+            blocks = self.storage.at_once(
+                [
+                    partial(self.storage.read, segment.path, low, end - low)
+                    for low, end in zip(lows, ends, strict=True)
+                ]
+            )
+            for low, block in zip(lows, blocks, strict=True):
+                used = len(block.rstrip(b"\0"))
+                if used:
+                    return low + used
+            position = lows[-1]
             size = min(size * 4, _TAIL_BLOCK_MAX)
-            block = self.storage.read(segment.path, low, position - low)
-            used = len(block.rstrip(b"\0"))
-            if used:
-                return low + used
-            position = low
         return 0
 
     def is_record(self, offset: int, size: int) -> bool:
@@ -283,8 +334,10 @@ class StoreFiles:
         """`topics`, of which there are files."""
         if self._topics is None:
             found: dict[str, str] = {}
-            for kind in (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE):
-                for entry in self.storage.entries(f"{self.root}/{kind}"):
+            kinds = (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE)
+            listings = [partial(self.storage.entries, f"{self.root}/{kind}") for kind in kinds]
+            for kind, entries in zip(kinds, self.storage.at_once(listings), strict=True):
+                for entry in entries:
                     if entry.is_directory and is_stored_topic(entry.name):
                         found.setdefault(entry.name, kind)
             self._topics = found
@@ -359,6 +412,27 @@ class StoreFiles:
             tail.messages.get(name, ()) if tail is not None else (),
             tail.gaps.get(name, ()) if tail is not None else (),
         )
+
+    def open_ranges(self, ranges: Sequence[OffsetRange], step: int) -> list[OpenedRange | None]:
+        """Ranges of queues with their first units; None for one whose topic is gone.
+
+        Where the storage is far, all wait for their files at the same time.
+
+        Args:
+            ranges: what to open.
+            step: units at most to read of each.
+        """
+        self.storage.at_once([self.segments, self.topics])  # both are asked for by each
+        return self.storage.at_once([partial(self._open_range, each, step) for each in ranges])
+
+    def _open_range(self, of: OffsetRange, step: int) -> OpenedRange | None:
+        try:
+            queue = self.queue(of.topic, of.queue)
+        except NotFoundError:
+            return None
+        first, last = queue.numbers_of(of.start, of.end)
+        units = queue.read_units(first, min(last, first + step)) if first < last else None
+        return OpenedRange(queue, first, last, units)
 
     def config(self, name: str) -> Any:
         """A file of the directory config as Java wrote it, or None.

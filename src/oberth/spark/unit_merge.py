@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -56,6 +56,9 @@ class Units:
         return 0 if self.owners is None else int(self.owners[number])
 
 
+_EVERYWHERE: Final = 2**63 - 1
+
+
 class _Queue:
     """What was read of one queue and not given yet."""
 
@@ -84,8 +87,8 @@ class _Queue:
         return len(self._held.positions) > 0
 
     def reach(self) -> int:
-        """The highest position that is held."""
-        return int(self._highest[-1])
+        """Up to where in the log all of its units are held."""
+        return _EVERYWHERE if self._is_read else int(self._highest[-1])
 
     def take(self, upto: int) -> tuple[Any, Units]:
         """Where in the log those come that are not behind a position, and they themselves."""
@@ -122,3 +125,22 @@ def merged(queues: Sequence[Iterator[Units]]) -> Iterator[Units]:
             np.concatenate([each.offsets for each in taken])[order],
             np.concatenate([each.owners for each in taken])[order],
         )
+
+
+def together(positions: Any, sizes: Any, at: int, limit: int, most: int) -> int:
+    """How many of the records that units name are fetched at once: at least one.
+
+    Args:
+        positions: where in the log they are.
+        sizes: their bytes.
+        at: the number of the first.
+        limit: bytes of records at most.
+        most: records at most.
+    """
+    total = np.cumsum(sizes[at : min(len(positions), at + most)])
+    return max(int(np.searchsorted(total, limit, side="right")), 1)
+
+
+def are_apart(positions: Any, sizes: Any) -> bool:
+    """Whether records come in the order of the log, none into another."""
+    return bool((positions[1:] >= positions[:-1] + sizes[:-1]).all())
