@@ -14,9 +14,11 @@ all others follow from them; a case that gave a constant is not compared.
                  for, once. A queue is short while one read shows all its units
     scheduling   a + b * tasks / min(tasks at a time, cores)
     reading      planning + scheduling + c * GB / min(tasks at a time, cores)
-    far          the same + w * GB / tasks at a time, of waits: `slow_store` answers each request
-                 30 ms late, and a task has one on its way. w is what one task takes longer for a GB
-                 than without the delay
+    far          planning + scheduling + c * GB / min(tasks at a time, cores / b) + w * GB / tasks
+                 at a time, of waits: `slow_store` answers each request 30 ms late. b is how many
+                 cores one task keeps busy without the delay, as its requests, its rows and
+                 `slow_store` itself work beside each other; w is what one task takes longer for a
+                 GB than without the delay
 
 Stores to plan are made up (`tests.rigs.made_up`): listings, units and records by arithmetic, with a
 delay for every request where that is asked for. 10 and 40 GB that are read are one store of 1 GB
@@ -223,11 +225,22 @@ def _one(args: argparse.Namespace) -> None:
         frame = frame.option("targetPartitionBytes", str(_PARTITION_BYTES))
         frame = frame.options(**json.loads(args.options))
         for _ in range(2 if len(paths) < 4 else 1):
-            begun = time.monotonic()
+            begun, worked = time.monotonic(), _work_s()
             frame.load(",".join(paths)).write.format("noop").mode("overwrite").save()
             found[f"read {len(paths)}"] = time.monotonic() - begun
+            found[f"work {len(paths)}"] = _work_s() - worked
     spark.stop()
     print(json.dumps(found))
+
+
+def _work_s() -> float:
+    """Seconds that the cores of this machine have worked, all together; 0 where Linux isn't."""
+    try:
+        line = Path("/proc/stat").read_text("ascii").splitlines()[0]
+    except OSError:
+        return 0.0
+    user, nice, system, _, _, irq, softirq = map(int, line.split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _run_one(
@@ -298,25 +311,26 @@ def far(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
     urls = [f"s3://{BUCKET}/{Path(each).name}" for each in copies]
     gb = log_bytes / _GB
 
-    def read(at_once: int, counts: Sequence[int], delay_s: float) -> dict[int, float]:
+    def read(at_once: int, counts: Sequence[int], delay_s: float) -> dict[str, float]:
         with slow_store(root, delay_s) as options:
             paths = [urls[:n] for n in counts]
-            found = _run_one(f"local[{at_once}]", (), paths, small=False, options=options)
-        return {n: found[f"read {n}"] for n in counts}
+            return _run_one(f"local[{at_once}]", (), paths, small=False, options=options)
 
     few = sizes[:2]
     near, late = read(1, few, 0.0), read(1, few, DELAY_S)
-    each, late_each = (near[2] - near[1]) / gb, (late[2] - late[1]) / gb
-    waits, fixed = late_each - each, max(late[1] - late_each * gb, 0.0)
+    each, late_each = ((one["read 2"] - one["read 1"]) / gb for one in (near, late))
+    busy = max((near["work 2"] - near["work 1"]) / gb / each, 1.0)
+    waits, fixed = late_each - each, max(late["read 1"] - late_each * gb, 0.0)
     for at_once in args.masters:
-        wide = min(at_once, os.cpu_count() or 1)
+        wide = min(at_once, (os.cpu_count() or 1) / busy)
         counts = [n for n in sizes if at_once > 1 or n not in few]
         if not counts:
             continue
-        for n, measured in read(at_once, counts, DELAY_S).items():
+        found = read(at_once, counts, DELAY_S)
+        for n in counts:
             predicted = fixed + n * gb * (each / wide + waits / at_once)
             what = f"reading {n * gb:.0f} GB, {at_once} tasks at a time, delay 30 ms"
-            _compare(rows, what, measured, predicted)
+            _compare(rows, what, found[f"read {n}"], predicted)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -268,7 +269,7 @@ def test_continuous(
         brokers.write(*more.pop(0))
 
     monkeypatch.setattr(spark_export, "spark_tasks", here)
-    monkeypatch.setattr("oberth.cli.spark_export.time.sleep", pause)
+    monkeypatch.setattr("oberth.cli.spark_export.time", SimpleNamespace(sleep=pause))  # not others'
     with pytest.raises(SystemExit) as ended:
         main(["spark", "export", brokers.path(), "--into", str(into), "--format", "delta",
               "--continuous", "--json"])  # fmt: skip
