@@ -208,7 +208,7 @@ def _copies(base: Path, root: Path, count: int) -> list[str]:
 
 
 def _one(args: argparse.Namespace) -> None:
-    """In a process of its own: prints the seconds of each job, the second of two runs."""
+    """In a process of its own: prints the seconds of each job, of the last of two or three runs."""
     from benchmarks.spark.pipelines import _session
     from oberth.spark.pipelines.tasks import OnSpark
 
@@ -224,7 +224,7 @@ def _one(args: argparse.Namespace) -> None:
         frame = spark.read.format("rocketmq").option("readOrder", "commitlog")
         frame = frame.option("targetPartitionBytes", str(_PARTITION_BYTES))
         frame = frame.options(**json.loads(args.options))
-        for _ in range(2 if len(paths) < 4 else 1):
+        for _ in range(3 if len(paths) < 4 else 1):  # the JVM still compiles in the second
             begun, worked = time.monotonic(), _work_s()
             frame.load(",".join(paths)).write.format("noop").mode("overwrite").save()
             found[f"read {len(paths)}"] = time.monotonic() - begun

@@ -28,6 +28,7 @@ from pyarrow import fs
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.packing import QUEUES_SIDE_BY_SIDE_MAX, Cut, pack, side_by_side
+from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
 from oberth.spark.storage import ArrowStorage, Entry, LocalStorage
@@ -250,6 +251,7 @@ def test_queues_that_are_far_are_opened_at_the_same_time(
     """Those that are read side by side, and those that are read one after the other."""
     reader = _reader(far_store, batchBytes="64k", targetPartitionBytes=size)
     part = reader.partitions()[0]
+    assert isinstance(part, RocketMQPartition)
     assert isinstance(part.pieces[0], p.SideBySide) == (size == "300k")
     monkeypatch.setattr(_Far, "meets", threading.Barrier(6))
     assert sum(some.num_rows for some in reader.read(part)) > 200
