@@ -265,6 +265,27 @@ def test_a_far_log_is_on_its_way_while_its_first_record_is_looked_for(far_store:
     assert rows > 50
     assert _Far.asked[0] == "ahead"
     assert "window" in _Far.asked
+    assert _Far.asked.count("ahead") == 1
+
+
+def test_a_far_log_is_asked_for_again_behind_much_damage(
+    far_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oberth.spark.reading.AHEAD_SIZE", 20_000)
+    reader = _reader(
+        far_store, readOrder="commitlog", targetPartitionBytes="100k", failOnDataLoss="false"
+    )
+    second = reader.partitions()[1]
+    assert isinstance(second, RocketMQPartition)
+    (piece,) = second.pieces
+    assert isinstance(piece, p.LogRange)
+    with (far_store.root / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(piece.start - 2000)
+        log.write(b"\xff" * 60_000)
+    _Far.asked.clear()
+    rows = sum(some.num_rows for some in reader.read(second))
+    assert 10 < rows < 50
+    assert _Far.asked.count("ahead") == 2
 
 
 def test_what_is_damaged_is_named_by_its_own_queue(growing_store: Any, read_store: Any) -> None:

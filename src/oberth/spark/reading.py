@@ -43,7 +43,7 @@ from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
 from oberth.spark.segments import RECORD_SIZE_MAX, Segment
 from oberth.spark.sql_filter import compile_sql
-from oberth.spark.storage import EACH_MAX
+from oberth.spark.storage import AHEAD_SIZE, EACH_MAX
 from oberth.spark.store_files import OpenedRange, StoreFiles
 from oberth.spark.unit_merge import Units, are_apart, merged, together
 
@@ -158,6 +158,7 @@ class PieceReader:
         Raises:
             DataLossError: with failOnDataLoss, something is damaged or gone.
         """
+        self._opened.clear()
         for number, piece in enumerate(pieces):
             if isinstance(piece, QueueRange):
                 yield from self._queue(piece, islice(pieces, number + 1, number + EACH_MAX))
@@ -222,6 +223,8 @@ class PieceReader:
         at = first.offset
         if first.damage is not None and not continues and self._is_inside(store, at):
             self._loss(f"{path}: CommitLog {start} to {at} is no record")
+        if at - start > AHEAD_SIZE:  # behind much damage
+            store.storage.will_read(path, at - base, min(stop + _BEHIND_RANGE, segment.end) - base)
         chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
         while at < stop:
             try:
