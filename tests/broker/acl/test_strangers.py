@@ -237,7 +237,9 @@ def shown(response: RemotingCommand) -> list[bytes]:
     fields = json.dumps(response.ext_fields or {}).encode()
     text = fields + response.body_bytes()
     found = [secret for secret in SECRETS if secret in text]
-    return found + re.findall(rb"(?<![0-9])(?:%d|%d)(?![0-9])" % (COUNT, COMMITTED), text)
+    # Within the hexadecimal id of a message any digits may stand.
+    number = rb"(?<![0-9A-Fa-f])(?:%d|%d)(?![0-9A-Fa-f])" % (COUNT, COMMITTED)
+    return found + re.findall(number, text)
 
 
 @pytest.mark.parametrize("rights", [USES, OWNS], ids=["uses", "owns"])
