@@ -167,6 +167,24 @@ async def test_sql_delay_and_pull(cluster: Cluster) -> None:
         assert sum([await consumer.committed(queue) or 0 for queue in queues]) == 21
 
 
+async def test_the_first_offsets_of_a_group_are_all_kept(cluster: Cluster) -> None:
+    addr = cluster.namesrv_addr
+    async with Producer("p-first", namesrv_addr=addr) as producer:
+        for n in range(20):
+            await producer.send(Message("TFirst", b"%d" % n))
+    lost = []
+    for number in range(60):
+        async with Admin(namesrv_addr=addr) as admin:
+            await admin.create_group(f"g-first-{number}")
+        async with PullConsumer(f"g-first-{number}", namesrv_addr=addr) as consumer:
+            queues = await consumer.fetch_message_queues("TFirst")
+            await consumer.commit(dict.fromkeys(queues, 3))
+            kept = [await consumer.committed(queue) for queue in queues]
+            if kept != [3] * len(queues):
+                lost.append(kept)
+    assert lost == []
+
+
 class Transactions:
     async def execute_local_transaction(self, msg: Message, arg: Any) -> LocalTransactionState:
         return {

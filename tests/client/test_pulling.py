@@ -1,14 +1,16 @@
-"""Proves when an answer to a pull has the client ask for the route."""
+"""Proves when an answer to a pull has the client ask for the route, and that offsets are kept."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from oberth.client.instance import ClientInstance
-from oberth.client.pulling import PullStatus, PullTemplate, pull_raw
+from oberth.client.pulling import PullStatus, PullTemplate, pull_raw, update_consumer_offset
 from oberth.client.subscriptions import build_subscription_data
+from oberth.errors import RemotingTimeoutError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -67,3 +69,62 @@ async def test_a_master_that_became_a_slave_is_left(
     )
     assert found.status is PullStatus.NO_MATCHED_MSG
     assert instance.doubted == (["t"] if is_doubtful else [])
+
+
+class Forgetful:
+    """The part of an instance that commits use, before a broker that serves them as Apache's does.
+
+    It makes a group's table of a topic for each commit that finds none, and keeps the last.
+    """
+
+    def __init__(self) -> None:
+        self.first_commits: dict[Any, Any] = {}
+        self.tables: dict[tuple[str, str], dict[int, int]] = {}
+        self.failures = 0
+        self.serving = self.most = 0
+
+    async def require_address(self, queue: MessageQueue) -> str:
+        return queue.broker_name
+
+    async def ask(self, addr: str, code: Any, header: Any, timeout_s: float) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RemotingTimeoutError("no answer")
+        self.serving += 1
+        self.most = max(self.most, self.serving)
+        key = f"{header.topic}@{header.consumer_group}", addr
+        found = self.tables.get(key)
+        await asyncio.sleep(0)
+        if found is None:
+            found = self.tables[key] = {}
+        found[header.queue_id] = header.commit_offset
+        self.serving -= 1
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_first_commits_do_not_take_each_other_away(failures: int) -> None:
+    broker = Forgetful()
+    broker.failures = failures
+    queues = [
+        MessageQueue(topic=topic, broker_name=name, queue_id=number)
+        for topic in ("t", "%RETRY%g")
+        for name in ("a", "b")
+        for number in range(4)
+    ]
+
+    async def commit(offset: int) -> list[BaseException | None]:
+        instance = cast(ClientInstance, broker)
+        return await asyncio.gather(
+            *(update_consumer_offset(instance, "g", queue, offset) for queue in queues),
+            return_exceptions=True,
+        )
+
+    refused = [each for each in await commit(3) if each is not None]
+    assert len(refused) == failures
+    assert len(broker.tables) == 4
+    kept = [offset for table in broker.tables.values() for offset in table.values()]
+    assert kept == [3] * (len(queues) - failures)
+    broker.most = 0
+    assert await commit(4) == [None] * len(queues)
+    assert all(table == dict.fromkeys(range(4), 4) for table in broker.tables.values())
+    assert broker.most == len(queues)  # the later ones wait for no other

@@ -135,6 +135,8 @@ class ClientInstance:
         self.routes: dict[str, TopicRouteData] = {}
         self.brokers: dict[str, dict[int, str]] = {}
         self.broker_versions: dict[str, int] = {}
+        # By group, topic and broker: held by the first commit until it is answered, then None.
+        self.first_commits: dict[tuple[str, str, str], asyncio.Lock | None] = {}
         self._known_fingerprints: dict[str, int] = {}  # by address: what a broker has in full
         self.producers: dict[str, InnerProducer] = {}
         self.consumers: dict[str, InnerConsumer] = {}

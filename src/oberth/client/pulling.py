@@ -5,6 +5,7 @@ RocketMQ: PullAPIWrapper, MQAdminImpl.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from dataclasses import dataclass, field
 from typing import Final
@@ -332,11 +333,30 @@ async def query_consumer_offset(
 async def update_consumer_offset(
     instance: ClientInstance, group: str, queue: MessageQueue, offset: int
 ) -> None:
-    """Commit an offset."""
+    """Commit an offset.
+
+    A group's first one in a topic of a broker goes alone. Apache's broker makes the group's table
+    for each of several that come side by side, and keeps the last one's table: it answered all of
+    them, and had lost some.
+    """
     if offset < 0:
         raise MQClientError(f"offset {offset} of {queue} is below 0")
     addr = await instance.require_address(queue)
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
-    await instance.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_s=OFFSET_TIMEOUT_S)
+
+    async def commit() -> None:
+        await instance.ask(
+            addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_s=OFFSET_TIMEOUT_S
+        )
+
+    key = group, queue.topic, queue.broker_name
+    first = instance.first_commits.setdefault(key, asyncio.Lock())
+    if first is not None:
+        async with first:
+            if instance.first_commits[key] is not None:
+                await commit()
+                instance.first_commits[key] = None
+                return
+    await commit()
