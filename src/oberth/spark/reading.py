@@ -41,7 +41,7 @@ from oberth.spark.record_damage import damaged
 from oberth.spark.record_masks import has_tag, interval_masks, matching, names_queue, within
 from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
-from oberth.spark.segments import RECORD_SIZE_MAX, Segment
+from oberth.spark.segments import RECORD_SIZE_MAX, QueueName, Segment
 from oberth.spark.sql_filter import compile_sql
 from oberth.spark.storage import AHEAD_SIZE, EACH_MAX
 from oberth.spark.store_files import OpenedRange, StoreFiles
@@ -164,7 +164,7 @@ class PieceReader:
                 yield from self._queue(piece, islice(pieces, number + 1, number + EACH_MAX))
             elif isinstance(piece, SideBySide):
                 store, step = self._stores[piece.queues[0].store], self._step(len(piece.queues))
-                opened = store.open_ranges(piece.queues, step)
+                opened = _open(store, piece.queues, step)
                 yield from self._queues(store, piece.queues, opened, step)
             elif isinstance(piece, LogRange):
                 yield from self._log(piece)
@@ -185,8 +185,7 @@ class PieceReader:
         store = self._stores[piece.store]
         at = piece.start
         limits = None if piece.limits is None else _limits_by_queue(piece.limits)
-        if store.storage.is_far:
-            store.storage.at_once([store.segments, store.has_queues])
+        store.list_where_far()
         while at < piece.end:
             segment = store.segment_of(at)
             if segment is None:
@@ -213,8 +212,8 @@ class PieceReader:
         """Records of one file that start in [start, stop), positions as CommitLog offsets."""
         path, base = segment.path, segment.start
         starts = RecordStarts(store, check_crc=self._settings.verify_crc)
-        # It is on its way while the first record is looked for.
-        store.storage.will_read(path, start - base, min(stop + _BEHIND_RANGE, segment.end) - base)
+        reach = min(stop + _BEHIND_RANGE, segment.end) - base
+        store.storage.will_read(path, start - base, reach)  # while the first record is looked for
         try:
             first = starts.first(segment, start)
         except NotFoundError:
@@ -224,7 +223,7 @@ class PieceReader:
         if first.damage is not None and not continues and self._is_inside(store, at):
             self._loss(f"{path}: CommitLog {start} to {at} is no record")
         if at - start > AHEAD_SIZE:  # behind much damage
-            store.storage.will_read(path, at - base, min(stop + _BEHIND_RANGE, segment.end) - base)
+            store.storage.will_read(path, at - base, reach)
         chunk = min(self._settings.batch_bytes, stop - at + _BEHIND_RANGE)
         while at < stop:
             try:
@@ -423,7 +422,7 @@ class PieceReader:
                     if not isinstance(each, QueueRange) or each.store != piece.store:
                         break
                     some.append(each)
-            self._opened = dict(zip(some, store.open_ranges(some, step), strict=True))
+            self._opened = dict(zip(some, _open(store, some, step), strict=True))
         yield from self._queues(store, (piece,), (self._opened.pop(piece),), step)
 
     def _step(self, queues: int) -> int:
@@ -851,6 +850,11 @@ class PieceReader:
         shared.topic, shared.queue, shared.offsets = topic, LMQ_QUEUE_ID, offsets[rows]
         if shared.count:
             yield from self._filtered_rows(store, shared)
+
+
+def _open(store: StoreFiles, pieces: Sequence[QueueRange], step: int) -> list[OpenedRange | None]:
+    ranges = [(QueueName(each.topic, each.queue), each.start, each.end) for each in pieces]
+    return store.open_ranges(ranges, step)
 
 
 def _field(heads: Any, at: int, kind: str) -> Any:

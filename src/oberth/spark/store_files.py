@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from oberth.errors import NotFoundError
 from oberth.formats import message, paths
@@ -54,26 +54,6 @@ _TOPICS_LISTED_TOGETHER: Final = 0.5
 """The share of a store's topics from which on all of its queues are listed in one go."""
 _PLACES_MAX: Final = 64
 """Times whose places in the log are remembered."""
-
-
-class OffsetRange(Protocol):
-    """Queue offsets [start, end) of a queue."""
-
-    @property
-    def topic(self) -> str:
-        """The queue's topic."""
-
-    @property
-    def queue(self) -> int:
-        """Its number."""
-
-    @property
-    def start(self) -> int:
-        """The first offset."""
-
-    @property
-    def end(self) -> int:
-        """The offset after the last."""
 
 
 class OpenedRange(NamedTuple):
@@ -413,24 +393,31 @@ class StoreFiles:
             tail.gaps.get(name, ()) if tail is not None else (),
         )
 
-    def open_ranges(self, ranges: Sequence[OffsetRange], step: int) -> list[OpenedRange | None]:
+    def list_where_far(self) -> None:
+        """Lists log and topics at the same time, where one after the other would take longer."""
+        if self.storage.is_far:
+            self.storage.at_once([self.segments, self.topics])
+
+    def open_ranges(
+        self, ranges: Sequence[tuple[QueueName, int, int]], step: int
+    ) -> list[OpenedRange | None]:
         """Ranges of queues with their first units; None for one whose topic is gone.
 
         Where the storage is far, all wait for their files at the same time.
 
         Args:
-            ranges: what to open.
+            ranges: queues, and of each the first offset and the one after the last.
             step: units at most to read of each.
         """
-        self.storage.at_once([self.segments, self.topics])  # both are asked for by each
-        return self.storage.at_once([partial(self._open_range, each, step) for each in ranges])
+        self.list_where_far()
+        return self.storage.at_once([partial(self._open_range, *each, step) for each in ranges])
 
-    def _open_range(self, of: OffsetRange, step: int) -> OpenedRange | None:
+    def _open_range(self, name: QueueName, start: int, end: int, step: int) -> OpenedRange | None:
         try:
-            queue = self.queue(of.topic, of.queue)
+            queue = self.queue(name.topic, name.queue)
         except NotFoundError:
             return None
-        first, last = queue.numbers_of(of.start, of.end)
+        first, last = queue.numbers_of(start, end)
         units = queue.read_units(first, min(last, first + step)) if first < last else None
         return OpenedRange(queue, first, last, units)
 
