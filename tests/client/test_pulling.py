@@ -80,13 +80,17 @@ class Forgetful:
     def __init__(self) -> None:
         self.first_commits: dict[Any, Any] = {}
         self.tables: dict[tuple[str, str], dict[int, int]] = {}
-        self.failures = 0
+        self.failures = self.asked = 0
+        self.hangs = False
         self.serving = self.most = 0
 
     async def require_address(self, queue: MessageQueue) -> str:
         return queue.broker_name
 
     async def ask(self, addr: str, code: Any, header: Any, timeout_s: float) -> None:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.failures:
             self.failures -= 1
             raise RemotingTimeoutError("no answer")
@@ -128,3 +132,21 @@ async def test_first_commits_do_not_take_each_other_away(failures: int) -> None:
     assert await commit(4) == [None] * len(queues)
     assert all(table == dict.fromkeys(range(4), 4) for table in broker.tables.values())
     assert broker.most == len(queues)  # the later ones wait for no other
+
+
+async def test_first_commits_wait_together_for_a_broker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oberth.client.pulling.OFFSET_TIMEOUT_S", 0.05)
+    broker = Forgetful()
+    broker.hangs = True
+    queues = [MessageQueue(topic="t", broker_name="a", queue_id=n) for n in range(50)]
+    refused = await asyncio.gather(
+        *(update_consumer_offset(cast(ClientInstance, broker), "g", queue, 1) for queue in queues),
+        return_exceptions=True,
+    )
+    assert all(isinstance(each, RemotingTimeoutError) for each in refused)
+    assert broker.asked < 5  # and not one after the other
+    broker.hangs = False
+    await update_consumer_offset(cast(ClientInstance, broker), "g", queues[3], 2)
+    assert broker.tables == {("t@g", "a"): {3: 2}}

@@ -13,7 +13,7 @@ from typing import Final
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.retry import is_route_doubtful
-from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.errors import MQBrokerError, MQClientError, RemotingError, RemotingTimeoutError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import TAG, SubscriptionData
 from oberth.remoting.bodies.route import MASTER_ID
@@ -337,7 +337,10 @@ async def update_consumer_offset(
 
     A group's first one in a topic of a broker goes alone. Apache's broker makes the group's table
     for each of several that come side by side, and keeps the last one's table: it answered all of
-    them, and had lost some.
+    them, and had lost some. Those that wait for it have no longer than it has.
+
+    Raises:
+        RemotingTimeoutError: no answer in time, to this one or to the first.
     """
     if offset < 0:
         raise MQClientError(f"offset {offset} of {queue} is below 0")
@@ -354,9 +357,14 @@ async def update_consumer_offset(
     key = group, queue.topic, queue.broker_name
     first = instance.first_commits.setdefault(key, asyncio.Lock())
     if first is not None:
-        async with first:
-            if instance.first_commits[key] is not None:
-                await commit()
-                instance.first_commits[key] = None
-                return
+        try:
+            async with asyncio.timeout(OFFSET_TIMEOUT_S), first:
+                if instance.first_commits[key] is not None:
+                    await commit()
+                    instance.first_commits[key] = None
+                    return
+        except RemotingTimeoutError:
+            raise
+        except TimeoutError:
+            raise RemotingTimeoutError(f"{addr} answers no first offset of {group}") from None
     await commit()
