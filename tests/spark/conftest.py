@@ -240,3 +240,19 @@ def make_store() -> Callable[..., GrowingStore]:
 def growing_store(tmp_path: Path) -> GrowingStore:
     """An empty store to write to."""
     return GrowingStore(tmp_path / "broker-g")
+
+
+@pytest.fixture
+def listed_directories(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories that stores of this machine list, as they do."""
+    from oberth.spark.storage import LocalStorage
+
+    listed: list[str] = []
+    entries = LocalStorage.entries
+
+    def counted(storage: LocalStorage, directory: str) -> Any:
+        listed.append(directory)
+        return entries(storage, directory)
+
+    monkeypatch.setattr(LocalStorage, "entries", counted)
+    return listed

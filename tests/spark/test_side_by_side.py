@@ -31,7 +31,7 @@ from oberth.spark.packing import QUEUES_SIDE_BY_SIDE_MAX, Cut, pack, side_by_sid
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
-from oberth.spark.storage import ArrowStorage, Entry, LocalStorage
+from oberth.spark.storage import ArrowStorage, Entry
 from oberth.spark.unit_merge import Units, merged
 
 QUEUES = st.lists(
@@ -364,17 +364,10 @@ def test_a_unit_that_names_a_place_far_away_costs_its_own_row(
 
 
 def test_a_queue_is_looked_for_once_however_many_batches_it_has(
-    growing_store: Any, monkeypatch: pytest.MonkeyPatch, read_store: Any
+    growing_store: Any, listed_directories: list[str], read_store: Any
 ) -> None:
     _fill(growing_store, 1000)
-    listed: list[str] = []
-    entries = LocalStorage.entries
-
-    def counted(storage: LocalStorage, directory: str) -> Any:
-        listed.append(directory)
-        return entries(storage, directory)
-
-    monkeypatch.setattr(LocalStorage, "entries", counted)
+    listed = listed_directories
     counts = []
     for size in ("64k", "8m"):
         listed.clear()

@@ -25,7 +25,6 @@ from oberth.spark.options import parse_read_options
 from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.progress import LagListener, lag_metrics, quantity, scan_metrics
 from oberth.spark.schemas import parse_columns, struct_type
-from oberth.spark.storage import LocalStorage
 from oberth.spark.stream import (
     RocketMQDriverStreamReader,
     RocketMQStreamReader,
@@ -460,7 +459,7 @@ def test_available_now_drains_and_a_restart_goes_on(
 
 
 def test_an_idle_stream_looks_at_the_logs_end_alone(
-    growing_store: Any, monkeypatch: pytest.MonkeyPatch
+    growing_store: Any, monkeypatch: pytest.MonkeyPatch, listed_directories: list[str]
 ) -> None:
     for number in range(60):
         growing_store.append("A", number % 20, b"x")
@@ -473,14 +472,8 @@ def test_an_idle_stream_looks_at_the_logs_end_alone(
     at = planner.next_end({}, ALL)
     for _ in range(10):  # until the log has been as it is for a while
         assert planner.next_end(at, ALL) == at
-    listed: list[str] = []
-    entries = LocalStorage.entries
-
-    def counted(storage: LocalStorage, directory: str) -> Any:
-        listed.append(directory)
-        return entries(storage, directory)
-
-    monkeypatch.setattr(LocalStorage, "entries", counted)
+    listed = listed_directories
+    listed.clear()
     looks = 0
     for _ in range(40):
         before = len(listed)
