@@ -1,8 +1,8 @@
 """The cost model against the clock: planning, scheduling and reading, predicted and measured.
 
     python -m benchmarks.spark.cost_grid --only plan     planning, without a JVM: four minutes
-    python -m benchmarks.spark.cost_grid --only run      scheduling and reading: five minutes
-    python -m benchmarks.spark.cost_grid --only far      reading an object store: five minutes
+    python -m benchmarks.spark.cost_grid --only run      scheduling and reading: seven minutes
+    python -m benchmarks.spark.cost_grid --only far      reading an object store: ten minutes
 
 Constants come from a few small cases (`PLAN_REFERENCE`, one task at a time, 1 GB), predictions for
 all others follow from them; a case that gave a constant is not compared.
@@ -208,7 +208,10 @@ def _copies(base: Path, root: Path, count: int) -> list[str]:
 
 
 def _one(args: argparse.Namespace) -> None:
-    """In a process of its own: prints the seconds of each job, of the last of two or three runs."""
+    """In a process of its own: prints the seconds of each job.
+
+    Of empty tasks those of the second run, of reads the median of the last three of five.
+    """
     from benchmarks.spark.pipelines import _session
     from oberth.spark.pipelines.tasks import OnSpark
 
@@ -224,11 +227,14 @@ def _one(args: argparse.Namespace) -> None:
         frame = spark.read.format("rocketmq").option("readOrder", "commitlog")
         frame = frame.option("targetPartitionBytes", str(_PARTITION_BYTES))
         frame = frame.options(**json.loads(args.options))
-        for _ in range(3 if len(paths) < 4 else 1):  # the JVM still compiles in the second
+        took, work = [], []
+        for _ in range(5 if len(paths) < 4 else 1):  # the JVM still compiles in the second
             begun, worked = time.monotonic(), _work_s()
             frame.load(",".join(paths)).write.format("noop").mode("overwrite").save()
-            found[f"read {len(paths)}"] = time.monotonic() - begun
-            found[f"work {len(paths)}"] = _work_s() - worked
+            took.append(time.monotonic() - begun)
+            work.append(_work_s() - worked)
+        found[f"read {len(paths)}"] = statistics.median(took[-3:])
+        found[f"work {len(paths)}"] = statistics.median(work[-3:])
     spark.stop()
     print(json.dumps(found))
 
@@ -299,8 +305,8 @@ def running(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
             _compare(rows, f"reading {n * gb:.0f} GB, {where}", found[f"read {n}"], predicted)
 
 
-def far(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
-    """Compares reading from an object store that answers late."""
+def far(rows: list[Row], base: Path, args: argparse.Namespace) -> dict[str, float]:
+    """Compares reading from an object store that answers late; gives the constants."""
     from benchmarks.spark.stores import build
 
     size = 1024
@@ -331,6 +337,7 @@ def far(rows: list[Row], base: Path, args: argparse.Namespace) -> None:
             predicted = fixed + n * gb * (each / wide + waits / at_once)
             what = f"reading {n * gb:.0f} GB, {at_once} tasks at a time, delay 30 ms"
             _compare(rows, what, found[f"read {n}"], predicted)
+    return {"fixed_s": fixed, "s_a_gb": each, "waits_s_a_gb": waits, "busy_cores": busy}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -365,7 +372,7 @@ def main(argv: list[str] | None = None) -> None:
         if "run" in args.only:
             running(rows, base, args)
         if "far" in args.only:
-            far(rows, base, args)
+            figures["far"] = far(rows, base, args)
         emit("spark_cost_grid", rows, MEASURED, PREDICTED, mb=args.mb, **figures)
     finally:
         if not args.dir:
