@@ -27,7 +27,8 @@ from oberth.kernels.index import IndexEntries, index_keys
 from oberth.kernels.pulls import PlainPulls
 from oberth.kernels.queues import QueueTable, build_units
 from oberth.kernels.scan import find_record, scan
-from oberth.kernels.sends import Chunk, PlainSends
+from oberth.kernels.memory import address
+from oberth.kernels.sends import PlainSends
 from tests_log import encode_log
 
 assert runtime.available()
@@ -111,10 +112,11 @@ sends = PlainSends(
 )
 sends.add("T", 4, "T")
 OUT = bytearray(1 << 20)
+HOSTS = bytes(16)
 
 
 def take_sends(data):
-    if sends.read([Chunk(data, bytes(16)), Chunk(data, bytes(16))]):
+    if sends.read([data, data], [address(HOSTS), address(HOSTS)]):
         assert sends.size <= len(OUT)
         sends.touched()
         sends.write(OUT, 0, 0, 1)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oberth.broker.put_status import put_outcome
-from oberth.formats.message import HOST_BITS, HOST_V4_SIZE, MAGIC_V1
+from oberth.formats.message import HOST_BITS, MAGIC_V1
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from oberth.kernels import runtime
 from oberth.kernels.arguments import TALLY_BYTES
 from oberth.kernels.memory import uninitialised
-from oberth.kernels.sends import Chunk, PlainSends
+from oberth.kernels.sends import PlainSends
 from oberth.remoting.command import FRAME_SIZE_MAX
 from oberth.remoting.connection import RemotingConnection
 from oberth.store.messages import PutMessageStatus
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     Bytes = bytes | bytearray
 
 REFUSED_FLAGS: Final = INNER_BATCH | NEED_UNWRAP | HOST_BITS | TRANSACTION_MASK
-_V4_HOSTS_SIZE: Final = 2 * HOST_V4_SIZE
 
 
 class PlainSendService:
@@ -128,13 +127,9 @@ class PlainSendService:
         if sends is None or self._refuses():
             return 0, [*came.items()]
         waits = self._dispatching.waits_for_disk
-        chunks = []
-        for channel, data in came.items():
-            addresses = channel.context or self._addresses(channel)
-            hosts = addresses.hosts
-            # Hosts of another size are the general way's, as is a chunk without a byte.
-            chunks.append(Chunk(data if len(hosts) == _V4_HOSTS_SIZE else b"", hosts))
-        if not sends.read(chunks, waits=waits):
+        known = self._addresses
+        hosts = [(channel.context or known(channel)).hosts_at for channel in came]
+        if not sends.read(came.values(), hosts, waits=waits):
             return 0, [*came.items()]
         count = sends.count
         slots = sends.touched()

@@ -9,6 +9,9 @@ from oberth.broker.topic_configs import queue_nums_max
 from oberth.errors import IllegalNameError
 from oberth.formats import names
 from oberth.formats.queue_mapping import led_queues
+from oberth.kernels import runtime
+from oberth.kernels.memory import address
+from oberth.kernels.sends import HOSTS_SIZE
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.refusal import Refusal
 from oberth.store.compaction_store import POLICY as COMPACTION
@@ -30,16 +33,21 @@ class ClientAddresses:
         born_host: the client, as a record holds it.
         store_host: the broker as the client knows it, as a record holds it.
         hosts: both, one after the other.
+        hosts_at: the address of ``hosts`` for compiled kernels; 0 where they take none of its size.
         id_prefix: ``store_host`` as offset message ids begin; ``id_prefix_raw`` in ASCII.
         sends: whether compiled kernels have served a send of the channel.
     """
 
-    __slots__ = ("born_host", "hosts", "id_prefix", "id_prefix_raw", "sends", "store_host")
+    __slots__ = (
+        "born_host", "hosts", "hosts_at", "id_prefix", "id_prefix_raw", "sends", "store_host",
+    )  # fmt: skip
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
         self.born_host = born_host
         self.store_host = store_host
         self.hosts = born_host + store_host
+        is_plain = len(self.hosts) == HOSTS_SIZE and runtime.available()
+        self.hosts_at = address(self.hosts) if is_plain else 0
         self.id_prefix = store_host.hex().upper()
         self.id_prefix_raw = self.id_prefix.encode()
         self.sends = False

@@ -5,12 +5,14 @@ Only callers that hold a kernel (`runtime.native`) ask for an address.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from oberth.kernels import runtime
 
 _KEPT_SIZE_MIN: Final = 256 << 10
 _KEPT_MAX: Final = 4
+_COPIED_SIZE_MAX: Final = 64 << 10
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -32,6 +34,20 @@ def uninitialised(size: int) -> bytearray:
     ``bytearray(size)`` would be zeroed first, a quarter of the time of gathering bodies.
     """
     made: bytearray = runtime.extension().uninitialised(size)
+    return made
+
+
+def pieces(memory: bytearray, ends: Sequence[int]) -> list[bytes]:
+    """What lies in memory up to each of these ends and behind the one before, each by itself."""
+    total = ends[-1] if ends else 0
+    whole: memoryview | bytes = memoryview(memory)[:total]
+    if total <= _COPIED_SIZE_MAX:
+        whole = bytes(whole)  # of which a part is half as much work
+    made = []
+    start = 0
+    for end in ends:
+        made.append(bytes(whole[start:end]))
+        start = end
     return made
 
 

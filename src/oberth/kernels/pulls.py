@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from oberth.formats.consume_queue import UNIT_SIZE
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
-from oberth.kernels.memory import address, uninitialised
+from oberth.kernels.memory import address, pieces, uninitialised
 
 if TYPE_CHECKING:
     from oberth.kernels.memory import Buffer
@@ -236,13 +236,7 @@ class PlainPulls:
 
     def answers(self) -> list[bytes]:
         """By chunk: the frames that answer its pulls."""
-        made = []
-        start = 0
-        view = memoryview(self._out)
-        for end in self._chunks[at.CHUNK_ANSWERS :: at.CHUNK_FIELDS]:
-            made.append(bytes(view[start:end]))
-            start = end
-        return made
+        return pieces(self._out, self._chunks[at.CHUNK_ANSWERS :: at.CHUNK_FIELDS])
 
     def served(self, number: int) -> Served:
         """What was answered of a stretch."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from oberth.kernels import arguments as at
 from oberth.kernels import runtime
 from oberth.kernels.columns import TopicTable
-from oberth.kernels.memory import Buffer, address, uninitialised
+from oberth.kernels.memory import Buffer, address, pieces, uninitialised
 
 ROW_MAX: Final = 2048
 """Sends of one step; what more there are goes the general way."""
@@ -40,18 +40,6 @@ RECORDS_KEPT_MAX: Final = 4 << 20
 """Bytes of records for which memory is kept from one step to the next."""
 
 _T = TypeVar("_T")
-
-
-class Chunk(NamedTuple):
-    """What a connection brought.
-
-    Attributes:
-        data: from the beginning of a frame on.
-        hosts: HOSTS_SIZE bytes; kept by the caller.
-    """
-
-    data: bytes | bytearray
-    hosts: bytes
 
 
 class Slot(NamedTuple, Generic[_T]):
@@ -186,12 +174,22 @@ class PlainSends(Generic[_T]):
 
     # Sends
 
-    def read(self, chunks: Sequence[Chunk], *, waits: bool = False) -> bool:
+    def read(
+        self,
+        chunks: Iterable[bytes | bytearray],
+        hosts: Iterable[int],
+        *,
+        waits: bool = False,
+    ) -> bool:
         """Finds the plain sends that chunks begin with; whether there is any.
 
-        With ``waits`` a message whose sender does not wait for the disk is not plain.
-
         `size`, `touched` and `used` tell of them; then `write` stores them, or `drop` gives up.
+
+        Args:
+            chunks: what each connection brought, from the beginning of a frame on.
+            hosts: of each the address of HOSTS_SIZE bytes, which the caller keeps; 0 where none of
+                its sends is plain.
+            waits: a message whose sender does not wait for the disk is not plain.
         """
         kernel = runtime.native("send_rows")
         if kernel is None or not self._owners:
@@ -199,12 +197,13 @@ class PlainSends(Generic[_T]):
         if self._is_changed:
             self._ready()
         numbers: list[int] = []
-        for data, hosts in chunks:
-            numbers += (address(data), len(data), address(hosts), 0, 0, 0)
+        where = runtime.extension().address
+        for data, host in zip(chunks, hosts, strict=True):
+            numbers += (where(data), len(data) if host else 0, host, 0, 0, 0)
         self._chunks = array("q", numbers)
         read = self._read
         read[at.SENDS_CHUNKS] = address(self._chunks)
-        read[at.SENDS_CHUNK_COUNT] = len(chunks)
+        read[at.SENDS_CHUNK_COUNT] = len(numbers) // at.CHUNK_FIELDS
         read[at.SENDS_WAITS] = waits
         return kernel(read) > 0
 
@@ -285,10 +284,4 @@ class PlainSends(Generic[_T]):
 
     def answers(self) -> list[bytes]:
         """By chunk: the frames that answer its sends; empty where nobody wants one."""
-        made = []
-        start = 0
-        view = memoryview(self._answers)
-        for end in self._chunks[at.CHUNK_ANSWERS :: at.CHUNK_FIELDS]:
-            made.append(bytes(view[start:end]))
-            start = end
-        return made
+        return pieces(self._answers, self._chunks[at.CHUNK_ANSWERS :: at.CHUNK_FIELDS])

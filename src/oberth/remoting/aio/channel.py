@@ -146,6 +146,7 @@ class Channel(asyncio.Protocol):
         self._unread: int | None = None
         self._unread_until = 0.0
         self._write_paused = False
+        self._has_unsent = False
         self._read_paused = False
         self._resting = False
         self._held = 0  # how many have put off what was read
@@ -570,10 +571,16 @@ class Channel(asyncio.Protocol):
             return
         transport = self._transport
         assert transport is not None
-        self.last_active = self._loop.time()
-        transport.write(frames)
+        transport.write(frames)  # not `last_active`: it answers what has just been read
+        if self._has_unsent or transport.get_write_buffer_size():
+            self._note_unsent(transport)
+
+    def _note_unsent(self, transport: asyncio.Transport) -> None:
+        """Counts what waits in the transport for the peer."""
         if self._unsent_budget is not None:
-            self._unsent_budget.note(self, transport.get_write_buffer_size())
+            unsent = transport.get_write_buffer_size()
+            self._has_unsent = unsent > 0
+            self._unsent_budget.note(self, unsent)
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send ``response`` with the number of ``request``; a one-way request gets none."""
@@ -642,8 +649,7 @@ class Channel(asyncio.Protocol):
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
-        if self._unsent_budget is not None:
-            self._unsent_budget.note(self, transport.get_write_buffer_size())
+        self._note_unsent(transport)
 
     def _write_tls(self) -> None:
         assert self._tls is not None

@@ -235,6 +235,9 @@ class PutOff:
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._waiting
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     def add(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Serve these later, after what waits of their channel."""
         waiting = self._waiting.get(channel)
@@ -418,6 +421,11 @@ class ProcessorTable:
     def has_put_off(self, channel: Channel) -> bool:
         """Whether requests of a channel wait for a further turn; what follows waits after them."""
         return channel in self._put_off
+
+    def put_off_of(self, channels: Iterable[Channel]) -> list[Channel]:
+        """Those of the channels that have requests that wait for a further turn."""
+        put_off = self._put_off
+        return [channel for channel in channels if channel in put_off] if put_off else []
 
     def without(self, codes: Iterable[int]) -> ProcessorTable:
         """A table with the same processors and stages but for ``codes`` (RocketMQ's fast port)."""

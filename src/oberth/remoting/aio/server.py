@@ -290,7 +290,7 @@ class RemotingServer(Listener):
         processors = self.processors
         if processors.going_away:
             return 0, came.items()
-        waits = [channel for channel in came if processors.has_put_off(channel)]
+        waits = processors.put_off_of(came)
         if not waits:
             return taker.serve(came)
         behind = [(channel, came.pop(channel)) for channel in waits]
