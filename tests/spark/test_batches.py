@@ -6,6 +6,7 @@ And bodies that are not what their flags say: a row each, never the end of a que
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,46 @@ def test_bad_bodies_are_left_out_or_an_error_on_request(
     assert skipped.lost == []
     with pytest.raises(RecordError, match=r"offset 1\): .*badBodies=row"):
         read_store(poisoned.root, readOrder=order, badBodies="fail")
+
+
+@pytest.fixture
+def arrow_memory() -> Iterator[pa.MemoryPool]:
+    """Counts what Arrow allocates."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(before)
+
+
+@pytest.mark.parametrize("columns", ["value,key,offset", "*"])
+def test_a_long_inner_batch_costs_each_of_its_messages_once(
+    growing_store: Any,
+    read_store: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    arrow_memory: pa.MemoryPool,
+    columns: str,
+) -> None:
+    """All of its body for each is 25 MB here; of 1,500 it would be more than an array may have."""
+    items = [BatchItem(0, b"%04d" % n * 256, b"KEYS\x01k%d\x02" % n) for n in range(150)]
+    growing_store.append("T", 0, encode_batch(items), flags=INNER_BATCH | NEED_UNWRAP)
+    growing_store.append("T", 0, b"behind", keys="k")
+    sizes = []
+    plain = batches.BatchMaker._batch
+
+    def noted(maker: Any, *args: Any) -> pa.RecordBatch:
+        made = plain(maker, *args)
+        sizes.append((made.nbytes, arrow_memory.max_memory()))
+        return made
+
+    monkeypatch.setattr(batches.BatchMaker, "_batch", noted)
+    monkeypatch.setattr(batches, "UNPACKED_BYTES_MAX", 2 << 20)
+    rows = read_store(growing_store.root, columns=columns).rows
+    assert [row["value"] for row in rows] == [*(item.body for item in items), b"behind"]
+    assert [row["key"] for row in rows] == [*(b"k%d" % n for n in range(150)), b"k"]
+    assert max(size for size, _ in sizes) < 4 << 20
+    if columns != "*":  # which asks for the stored body with each message
+        assert max(memory for _, memory in sizes) < 4 << 20
 
 
 def test_an_inner_batch_that_does_not_parse_belongs_to_one_range(

@@ -10,7 +10,7 @@ A batch owns its memory, so the scanned bytes may be overwritten as soon as it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -68,6 +68,9 @@ _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "storedProperties": ("properties_at", "properties_size"),
     "bodyError": ("body_at", "body_size", "sys_flag"),
 }
+
+
+_STORED_PARTS: Final = {"storedBody": "body", "storedProperties": "properties"}
 
 
 def scan_columns(fields: Sequence[Field]) -> tuple[str, ...]:
@@ -139,6 +142,8 @@ class BatchMaker:
         self.schema = schema
         wanted = {field.column for field in fields}
         self._wants_body = not wanted.isdisjoint(("value", "bodyError"))
+        # What each message inside an inner batch has of the whole record.
+        self._repeated = [part for name, part in _STORED_PARTS.items() if name in wanted]
         self.memory = memory
         self._topics: tuple[list[bytes], pa.Array] = ([], None)
 
@@ -204,9 +209,14 @@ class BatchMaker:
             if items is None:
                 rows.add_body(number, body)
             else:
+                sizes = [records.columns[f"{part}_size"][number] for part in self._repeated]
+                again = int(sum(sizes))
                 for index, item in enumerate(items):
                     if keep_item is None or keep_item(number, index, item):
-                        rows.add_item(number, index, item)
+                        rows.add_item(number, index, item, again)
+                        if rows.size > UNPACKED_BYTES_MAX:
+                            yield self._batch(records, rows)
+                            rows = _Unpacked()
             if rows.size > UNPACKED_BYTES_MAX:
                 yield self._batch(records, rows)
                 rows = _Unpacked()
@@ -246,9 +256,9 @@ class _Unpacked:
         self.errors[len(self.numbers)] = reason
         self.add_plain(number)
 
-    def add_item(self, number: int, index: int, item: BatchItem) -> None:
+    def add_item(self, number: int, index: int, item: BatchItem, more: int) -> None:
         self.items[len(self.numbers)] = item
-        self.size += len(item.body) + len(item.properties)
+        self.size += len(item.body) + len(item.properties) + more
         self.numbers.append(number)
         self.inner.append(index)
 
@@ -289,22 +299,24 @@ class _Arrays:
             return micros.view(kind)
         return pa.array(millis)
 
-    def _spans(self, part: str, kind: pa.DataType) -> pa.Array:
-        """Bytes of the records as stored; a size of -1 is null."""
+    def _spans(self, part: str, kind: pa.DataType, replaced: Collection[int] = ()) -> pa.Array:
+        """Bytes of the records as stored; a size of -1 is null.
+
+        Rows that are replaced are left empty: a thousand messages of one inner batch would each
+        get all of its body first.
+        """
         columns = self._records.columns
-        spans = (columns[f"{part}_at"], columns[f"{part}_size"])
-        made = gather(self._records.data, *spans, kind, self._maker.memory)
-        return made if self._index is None else made.take(pa.array(self._index))
+        at, size = columns[f"{part}_at"], columns[f"{part}_size"]
+        if self._index is not None:
+            at, size = at[self._index], size[self._index]
+            size[list(replaced)] = 0
+        return gather(self._records.data, at, size, kind, self._maker.memory)
 
     def _text_property(self, name: str, part: str, kind: pa.DataType) -> pa.Array:
-        made = self._spans(part, kind)
-        if self._rows is None or not self._rows.items:
-            return made
+        items = {} if self._rows is None else self._rows.items
         raw = name.encode()
-        replaced = {
-            row: p.find_property(item.properties, raw) for row, item in self._rows.items.items()
-        }
-        return _replace(made, replaced, kind)
+        replaced = {row: p.find_property(item.properties, raw) for row, item in items.items()}
+        return _replace(self._spans(part, kind, replaced), replaced, kind)
 
     def _inner_rows(self) -> bool:
         return self._rows is not None and bool(self._rows.items)
@@ -330,12 +342,11 @@ class _Arrays:
         return maps.items.take(pa.array(index, mask=missing)).cast(kind)
 
     def _make_value(self, kind: pa.DataType) -> pa.Array:
-        made = self._spans("body", kind)
-        if self._rows is None:
-            return made
-        replaced: dict[int, bytes | None] = dict(self._rows.bodies)
-        replaced.update((row, item.body) for row, item in self._rows.items.items())
-        return _replace(made, replaced, kind)
+        replaced: dict[int, bytes | None] = {}
+        if self._rows is not None:
+            replaced.update(self._rows.bodies)
+            replaced.update((row, item.body) for row, item in self._rows.items.items())
+        return _replace(self._spans("body", kind, replaced), replaced, kind)
 
     def _make_topic(self, kind: pa.DataType) -> pa.Array:
         records = self._records
