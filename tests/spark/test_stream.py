@@ -491,6 +491,39 @@ def test_an_idle_stream_looks_at_the_logs_end_alone(
     assert planner.next_end(following, ALL)[A0] == 4
 
 
+@pytest.mark.parametrize("pattern", ["*", "[ab]", "?"])
+def test_stores_of_a_pattern_come_and_go_while_a_stream_is_idle(
+    make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    first = make_store(tmp_path / "all" / "a")
+    first.append("A", 0, b"x")
+    options = parse_read_options(
+        {
+            "path": str(tmp_path / "all" / pattern),
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+        },
+        streaming=True,
+    )
+    times = iter(range(1_000_000))
+    planner = TriggerPlanner(options, lambda: next(times) * 0.01)
+    monkeypatch.setattr(stream, "IDLE_LOOK_S", 0.0)
+    at = planner.next_end({}, ALL)
+    for _ in range(10):
+        assert planner.next_end(at, ALL) == at
+    second = make_store(tmp_path / "all" / "b")
+    second.append("A", 0, b"y")
+    planner.latest()  # as Spark asks for its report
+    following = planner.next_end(at, ALL)
+    assert sorted((key.broker, end) for key, end in following.items()) == [("a", 1), ("b", 1)]
+    for _ in range(10):
+        assert planner.next_end(following, ALL) == following
+    shutil.rmtree(first.root)
+    planner.latest()
+    left = planner.next_end(following, ALL)
+    assert {key.broker: end for key, end in left.items()}["b"] == 1
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():

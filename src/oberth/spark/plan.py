@@ -453,7 +453,10 @@ class Stores:
 
     def end_at(self, ends: Sequence[int]) -> bool:
         """Whether no log has grown beyond its end: a few bytes are read, nothing is listed."""
-        return all(store.ends_at(end) for store, end in zip(self.files, ends, strict=True))
+        # A path with wildcards may stand for more or fewer stores than it did.
+        return len(ends) == len(self.files) and all(
+            store.ends_at(end) for store, end in zip(self.files, ends, strict=True)
+        )
 
     def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> Offsets:
         """Where a consumer group stands in queues; without those it has no offset of."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from glob import has_magic
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pyspark.sql.datasource import (
@@ -135,7 +136,7 @@ class TriggerPlanner:
 
     def stores(self) -> p.QueueStores:
         """The stores or brokers as they are now."""
-        if self._stores is None or any("*" in path for path in self._options.paths):
+        if self._stores is None or any(map(has_magic, self._options.paths)):
             self._stores = open_source(self._options)
         else:
             self._stores.refresh()
