@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +42,7 @@ from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
 from oberth.store.files import OsFileSystem
-from oberth.store.lakes import awaited_lake, lake_name, lake_names, make_directory
+from oberth.store.lakes import NOTHING, awaited_lake, lake_name, lake_names, make_directory
 from oberth.testing.blocking import EmbeddedBroker
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
@@ -170,6 +170,57 @@ def test_a_broker_joins_later(make_store: Callable[..., Any], tmp_path: Path, fo
         export(InProcess(), brokers.path(2), str(into), settings)
     with pytest.raises(OptionError, match="name the same stores"):
         read({"path": brokers.path(2)}, lake=str(into))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("killed_before", [None, *STEPS[1:]])
+def test_a_broker_that_is_named_first_joins_later(
+    make_store: Callable[..., Any], tmp_path: Path, form: str, killed_before: str | None
+) -> None:
+    """The first run has broker-b alone and ends, or is killed in its only batch."""
+    brokers = Brokers(make_store, tmp_path)
+    joined, first = brokers.stores
+    into, files, settings = tmp_path / "lake", OsFileSystem(), ExportSettings(form)
+    for store in brokers.stores:
+        make_directory(files, str(store.root))
+
+    def step(name: str) -> None:
+        if name == killed_before:
+            raise KeyboardInterrupt
+
+    brokers.write(40, 70)
+    with pytest.raises(KeyboardInterrupt) if killed_before else nullcontext():
+        export(InProcess(), str(first.root), str(into), settings, step=step)
+    for counts in ((0, 0), (10, 5)):
+        brokers.write(*counts)
+        export(InProcess(), brokers.path(), str(into), settings)
+        exported = whole(brokers)
+        assert read_by_others(into, form) == exported
+        assert len({row[1:5] for row in exported}) == len(exported) == 110 + sum(counts)
+        assert read({"path": brokers.path()}, lake=str(into)) == exported
+    ends = open_lake(str(into)).ends
+    for store in (joined, first):
+        awaited = awaited_lake(files, str(store.root), ",".join(lake_names(str(into))), 1 << 40)
+        assert awaited == (lake_name(str(into)), ends[store.root.name])
+
+
+def test_a_broker_is_told_of_its_own_range_when_none_is_new(
+    make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A killed run has finished its batch and told nobody; the next has another broker first."""
+    brokers = Brokers(make_store, tmp_path)
+    joined, first = brokers.stores
+    into, files = str(tmp_path / "lake"), OsFileSystem()
+    brokers.write(0, 30)
+    export(InProcess(), str(first.root), into, ExportSettings())
+    for store in brokers.stores:
+        make_directory(files, str(store.root))
+    assert export(InProcess(), brokers.path(), into, ExportSettings()).batches == 0
+    ends = open_lake(into).ends
+    awaited = awaited_lake(files, str(first.root), ",".join(lake_names(into)), 1 << 40)
+    assert awaited == (lake_name(into), ends["broker-b"])
+    lacks = awaited_lake(files, str(joined.root), ",".join(lake_names(into)), 1 << 40)
+    assert lacks == (lake_name(into), NOTHING)
 
 
 def test_conditions_reach_both_sides_of_each_broker(

@@ -167,7 +167,8 @@ def export(
     report = ExportReport()
     with ledger.locked():
         brokers = [store.broker for store in stores]
-        source = {"broker": brokers[0], "path": path}
+        source = ledger.source() or {"broker": brokers[0], "path": path}
+        first = source["broker"]
         ledger.check_brokers(brokers)
         present = ledger.settings(settings)
         if present is None:
@@ -178,7 +179,7 @@ def export(
         settle_compaction(ledger)
         tables = open_tables(present, ledger)
         try:
-            run = _Run(tasks, stores, present, ledger, tables, skip_damage, range_size, step)
+            run = _Run(tasks, stores, first, present, ledger, tables, skip_damage, range_size, step)
             last, done = ledger.last_batch()
             if last is not None and not done:
                 run.batch(last, report, progress, again=True)
@@ -187,7 +188,7 @@ def export(
                 step("intend")
                 ledger.intend(batch)
                 run.batch(batch, report, progress)
-            _note_positions(stores, ledger)
+            _note_positions(stores, first, ledger)
         finally:
             if isinstance(tables, IcebergTables):
                 tables.close()
@@ -204,12 +205,18 @@ def _begin(ledger: Ledger, settings: ExportSettings, source: dict[str, Any]) -> 
     ledger.begin(settings, source)
 
 
-def _note_positions(stores: Sequence[StoreFiles], ledger: Ledger) -> None:
-    """Tells brokers that wait for it how far the tables have their logs: `oberth.store.lakes`."""
+def _note_positions(stores: Sequence[StoreFiles], first: str, ledger: Ledger) -> None:
+    """Tells brokers that wait for it how far the tables have their logs: `oberth.store.lakes`.
+
+    Args:
+        stores: of those brokers, on this machine or elsewhere.
+        first: the broker of the first run.
+        ledger: which batches are done.
+    """
     last, done = ledger.last_batch()
     if last is None or not done:
         return
-    ranges = last.ranges(stores[0].broker)
+    ranges = last.ranges(first)
     files = OsFileSystem()
     lake = lake_name(ledger.into)
     for store in stores:
@@ -337,6 +344,7 @@ class _Run:
         self,
         tasks: TaskRunner,
         stores: Sequence[StoreFiles],
+        first: str,
         settings: ExportSettings,
         ledger: Ledger,
         tables: Tables,
@@ -346,6 +354,7 @@ class _Run:
     ) -> None:
         self._tasks = tasks
         self._stores = stores
+        self._first = first  # the broker of the first run
         self._settings = settings
         self._ledger = ledger
         self._tables = tables
@@ -355,7 +364,7 @@ class _Run:
 
     def next_batch(self, last: Batch | None, report: ExportReport) -> Batch | None:
         """What is new in the logs, None for nothing."""
-        before = {} if last is None else last.ranges(self._stores[0].broker)
+        before = {} if last is None else last.ranges(self._first)
         ranges = {
             store.broker: self._next_range(store, before.get(store.broker), report)
             for store in self._stores
@@ -446,7 +455,7 @@ class _Run:
         if size is None:
             wanted = (batch.end - batch.start) // (self._tasks.parallelism * _TASKS_PER_CORE)
             size = min(max(wanted, RANGE_SIZE_MIN), RANGE_SIZE_MAX)
-        ranges = batch.ranges(self._stores[0].broker)
+        ranges = batch.ranges(self._first)
         parts = []
         for number, store in enumerate(self._stores):
             if store.broker not in ranges:  # it came after this batch was noted

@@ -57,7 +57,7 @@ class Batch:
     logs: Mapping[str, LogRange] | None = None
 
     def ranges(self, broker: str) -> Mapping[str, LogRange]:
-        """The range of each log by broker; the only one is of the broker that is given."""
+        """The range of each log by broker; of one store: of `Ledger.source`'s, which is given."""
         if self.logs is not None:
             return self.logs
         return {broker: LogRange(self.start, self.end, self.tail)}
@@ -118,6 +118,11 @@ class Ledger:
         """Notes the settings of a first run."""
         self.write("settings.json", {"settings": settings.to_json(), "source": source})
 
+    def source(self) -> dict[str, Any] | None:
+        """Where the first run read: ``broker`` and ``path``; None before it."""
+        values = self.read("settings.json")
+        return None if values is None else values["source"]
+
     def check_brokers(self, brokers: Sequence[str]) -> None:
         """Raises where stores of other brokers were exported here; further ones are welcome.
 
@@ -133,11 +138,11 @@ class Ledger:
 
     def brokers(self) -> set[str]:
         """Whose logs were exported here: the first run's, and what came with later batches."""
-        values = self.read("settings.json")
-        if values is None:
+        source = self.source()
+        if source is None:
             return set()
         last, _ = self.last_batch()
-        return {values["source"]["broker"]} if last is None or last.logs is None else {*last.logs}
+        return {source["broker"]} if last is None or last.logs is None else {*last.logs}
 
     def check_source(self, source: dict[str, Any]) -> None:
         """Raises where another store was exported here.
@@ -145,10 +150,10 @@ class Ledger:
         Raises:
             OptionError: what it was.
         """
-        values = self.read("settings.json")
-        if values is not None and values["source"]["broker"] != source["broker"]:
+        noted = self.source()
+        if noted is not None and noted["broker"] != source["broker"]:
             raise OptionError(
-                f"{self.into}: holds the export of broker {values['source']['broker']!r}, "
+                f"{self.into}: holds the export of broker {noted['broker']!r}, "
                 f"not of {source['broker']!r}"
             )
 
