@@ -6,16 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
-from oberth.errors import OptionError, StoreCorruptError, StoreError
+from oberth.errors import DataLossError, OptionError, StoreCorruptError, StoreError
+from oberth.formats.message import MessageExt
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
+from oberth.spark.pipelines.audit import audit_export
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import export
-from oberth.spark.pipelines.export.settings import ExportSettings
-from oberth.spark.pipelines.import_store import import_store
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
+from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings
+from oberth.spark.pipelines.import_store import export_files, import_store
 from oberth.spark.pipelines.tasks import InProcess
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.log_walk import walk
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 
@@ -77,6 +89,114 @@ def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="the export wrote"):
         import_store(InProcess(), str(tmp_path / "out"), str(tmp_path / "again"))
     assert not (tmp_path / "again").exists()
+
+
+ODD_TIMES = [1_700_000_000_000_000_000, -1, TIME_MAX_MS + 1, TIME_MIN_MS - 1, 2**63 - 1, -(2**63)]
+
+
+def with_odd_times(root: Path) -> list[int]:
+    """Adds messages whose producers name odd times, among ordinary ones; gives where all begin."""
+    config = MessageStoreConfig.from_properties(
+        {"storePathRootDir": str(root), "mappedFileSizeCommitLog": "65536", "maxIndexNum": "100"}
+    )
+    with MessageStore(config) as store:
+        for born in (1_700_000_000_123, *ODD_TIMES):
+            message = MessageExtBrokerInner.of("t", b"x", queue_id=0)
+            message.born_timestamp = born
+            assert store.put_message(message).ok
+    with StoreReader(root) as reader:
+        found = [each for each in walk(reader.log) if isinstance(each, MessageExt)]
+    assert [each.born_timestamp for each in found[1:7]] == ODD_TIMES
+    return [each.commit_log_offset for each in found]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_times_that_no_calendar_has(tmp_path: Path, form: str) -> None:
+    """They come back as they were, the tables' timestamps are null, and both are one row's."""
+    root, out = tmp_path / "store", tmp_path / "out"
+    settings = ExportSettings(form, exact=True, partition_by=("day=date(bornTimestamp)",))
+    for _ in range(2):
+        places = with_odd_times(root)
+        export(InProcess(), str(root), str(out), settings)
+    if form == "parquet":  # joined files of the others do not say their range
+        assert compact(str(out), 1 << 20)
+    files = [file.path for file in export_files(str(out))[0]]
+    tables = [pq.ParquetFile(path).read() for path in files]
+    rows = sorted(
+        (row["physicalOffset"], row["bornTimestamp"], row["bornTimestampMillis"])
+        for table in tables
+        for row in table.select(["physicalOffset", "bornTimestamp", "bornTimestampMillis"])
+        .to_pylist()
+    )  # fmt: skip
+    assert [row[0] for row in rows] == places
+    assert [odd for _, _, odd in rows[:7]] == [None, ODD_TIMES[0], None, *ODD_TIMES[2:]]
+    assert all((time is None) == (odd is not None) for _, time, odd in rows)
+    assert audit_export(InProcess(), str(root), str(out)).equal
+    import_store(InProcess(), str(out), str(tmp_path / "again"))
+    assert log_bytes(tmp_path / "again") == log_bytes(root)
+
+
+def test_a_store_time_that_no_calendar_has(growing_store: Any, tmp_path: Path) -> None:
+    for number, time in enumerate((1_700_000_000_123, *ODD_TIMES)):
+        growing_store.append("T", 0, b"%d" % number, time=time)
+    out = str(tmp_path / "out")
+    export(InProcess(), str(growing_store.root), out, ExportSettings(exact=True))
+    assert audit_export(InProcess(), str(growing_store.root), out).equal
+    import_store(InProcess(), out, str(tmp_path / "again"))
+    assert log_bytes(tmp_path / "again") == log_bytes(growing_store.root)
+
+
+def begin_as_before(into: Path, broker: str) -> ExportSettings:
+    """Begins an exact export as it was before it had columns for odd times."""
+    settings = ExportSettings(exact=True)
+    ledger = Ledger(LocalPlace(str(into)))
+    (into / "_oberth" / "batches").mkdir(parents=True)
+    ledger.begin(settings, {"broker": broker, "path": ""})
+    values = ledger.read("settings.json")
+    assert values is not None
+    del values["settings"]["odd_times"]
+    ledger.write("settings.json", values)
+    return settings
+
+
+def test_an_export_without_columns_for_odd_times_goes_on(
+    growing_store: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    settings = begin_as_before(out, "broker-g")
+    for _ in range(2):
+        growing_store.append("T", 0, b"a", time=1_700_000_000_123)
+        assert export(InProcess(), str(growing_store.root), str(out), settings).rows == 1
+    assert audit_export(InProcess(), str(growing_store.root), str(out)).equal
+    import_store(InProcess(), str(out), str(tmp_path / "again"))
+    assert log_bytes(tmp_path / "again") == log_bytes(growing_store.root)
+    place = len(log_bytes(growing_store.root)[1])
+    growing_store.append("T", 0, b"b", time=ODD_TIMES[0])
+    for skip_damage in (False, True):  # it is no damage
+        with pytest.raises(DataLossError, match=f"CommitLog {place} .topic T.*another directory"):
+            export(
+                InProcess(), str(growing_store.root), str(out), settings, skip_damage=skip_damage
+            )
+
+
+def test_a_row_without_its_time_is_no_record(growing_store: Any, tmp_path: Path) -> None:
+    """Exports wrote such rows before they had columns for odd times."""
+    out = tmp_path / "out"
+    settings = begin_as_before(out, "broker-g")
+    growing_store.append("T", 0, b"a")
+    growing_store.append("T", 0, b"b")
+    export(InProcess(), str(growing_store.root), str(out), settings)
+    [path] = out.glob("T/*.parquet")
+    table = pq.ParquetFile(path).read()
+    second = table.column("physicalOffset")[1].as_py()
+    index = table.schema.get_field_index("bornTimestamp")
+    times = pc.if_else(pa.array([True, False]), table.column(index), None)
+    pq.write_table(table.set_column(index, table.schema.field(index), times), path)
+    said = f"the record at CommitLog {second} has no bornTimestamp"
+    with pytest.raises(StoreCorruptError, match=said):
+        import_store(InProcess(), str(out), str(tmp_path / "again"))
+    with pytest.raises(StoreCorruptError, match=said):
+        audit_export(InProcess(), str(growing_store.root), str(out))
 
 
 @pytest.mark.spark

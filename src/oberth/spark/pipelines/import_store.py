@@ -35,7 +35,7 @@ from oberth.spark.pipelines.dispatch import dispatch, sync_file
 from oberth.spark.pipelines.export.compaction import list_files
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
-from oberth.spark.pipelines.export.settings import QUARANTINE
+from oberth.spark.pipelines.export.settings import ODD_TIMES, QUARANTINE
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.layout import StoreLayout, discover, local_directory
 from oberth.store.offline.rebuild import RebuildReport, sync_tree
@@ -288,11 +288,15 @@ def read_rows(path: str, start: int, end: int) -> pa.Table:
         groups = [
             number for number in range(file.num_row_groups) if _may_have(file, number, start, end)
         ]
-        names = [name for name in COLUMNS if name in file.schema_arrow.names]
+        every = (*COLUMNS, *ODD_TIMES.values())
+        names = [name for name in every if name in file.schema_arrow.names]
         table = file.read_row_groups(groups, names)
     for name in COLUMNS:
         if name not in names:
             raise StoreCorruptError(f"{path}: lacks the column {name}")
+    for name in ODD_TIMES.values():
+        if name not in names:  # the export was begun before it had such columns
+            table = table.append_column(name, pa.nulls(len(table), pa.int64()))
     offsets = table.column("physicalOffset")
     inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
     return table.filter(inside).replace_schema_metadata(None)
@@ -315,7 +319,7 @@ def encode_row(row: dict[str, Any]) -> bytes:
     """The record that a row of an exact export stands for.
 
     Raises:
-        StoreCorruptError: its columns do not make a record of its size.
+        StoreCorruptError: its columns do not make a record of its size, or lack a time.
     """
     stored = row["storedBody"]
     body = row["value"] if stored is None else stored
@@ -330,9 +334,9 @@ def encode_row(row: dict[str, Any]) -> bytes:
         body_crc=row["bodyCRC"],
         flag=0 if inner else row["flag"],
         sys_flag=row["sysFlag"],
-        born_timestamp=_millis(row["bornTimestamp"]),
+        born_timestamp=_millis(row, "bornTimestamp"),
         born_host=_host(row["bornHost"]),
-        store_timestamp=_millis(row["timestamp"]),
+        store_timestamp=_millis(row, "timestamp"),
         store_host=_host(row["storeHost"]),
         reconsume_times=row["reconsumeTimes"],
         prepared_transaction_offset=row["preparedTransactionOffset"],
@@ -347,7 +351,16 @@ def encode_row(row: dict[str, Any]) -> bytes:
     return record
 
 
-def _millis(value: Any) -> int:
+def _millis(row: dict[str, Any], name: str) -> int:
+    odd: int | None = row[ODD_TIMES[name]]
+    if odd is not None:
+        return odd
+    value = row[name]
+    if value is None:
+        raise StoreCorruptError(
+            f"the record at CommitLog {row['physicalOffset']} has no {name}: the export did not "
+            "keep times that no calendar has"
+        )
     # Not timestamp(): floats lose the last digit of far times.
     seconds = value - _EPOCH
     millis: int = (seconds.days * 86_400 + seconds.seconds) * 1000 + seconds.microseconds // 1000

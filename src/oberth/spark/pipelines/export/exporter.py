@@ -19,7 +19,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
@@ -300,7 +300,8 @@ def _copy_config(store: StoreFiles, ledger: Ledger) -> None:
 
 
 def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -> ExportSettings:
-    """Finds out the type of JSON bodies where nobody gave one."""
+    """Adds what a first run settles: columns for odd times, a type of JSON bodies if not given."""
+    settings = replace(settings, odd_times=settings.exact)
     if settings.body != "json" or settings.body_schema:
         return settings
     selection = {"subscribe": ",".join(settings.topics)} if settings.topics else {}

@@ -21,12 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from oberth.errors import DataLossError
 from oberth.formats import sys_flag as flags
 from oberth.spark import plan as p
 from oberth.spark.options import Selection, SelectionKind
 from oberth.spark.pipelines.export.live import LiveOrigin, LivePart
 from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import (
+    ODD_TIMES,
     ONE_TABLE,
     QUARANTINE,
     ExportedTopics,
@@ -156,7 +158,7 @@ class _RangeExport:
         from oberth.spark.reading import PieceReader, ReadSettings
 
         settings = self._job.settings
-        fields = parse_columns(settings.wanted_columns())
+        fields = settings.fields()
         reading = ReadSettings(
             # The table that a row goes to, and what its body is, come from these.
             fields=_with(
@@ -200,6 +202,10 @@ class _RangeExport:
         table = pa.Table.from_batches([batch])
         if settings.exact:
             table = without_repeated_bodies(table)
+            if settings.odd_times:
+                table = with_odd_times_only(table)
+            else:
+                refuse_odd_times(table)
         if not settings.exact:
             table = self._readable(table)
         rows = table.select(names)
@@ -412,6 +418,37 @@ def without_repeated_bodies(table: pa.Table) -> pa.Table:
     index = table.schema.get_field_index("storedBody")
     kept = pc.if_else(same, pa.scalar(None, stored.type), stored)
     return table.set_column(index, table.schema.field(index), kept)
+
+
+def with_odd_times_only(table: pa.Table) -> pa.Table:
+    """Times in ms become null where the timestamp has them: `import` takes that one then."""
+    for column, name in ODD_TIMES.items():
+        index = table.schema.get_field_index(name)
+        kept = pc.if_else(
+            table.column(column).is_null(), table.column(name), pa.scalar(None, pa.int64())
+        )
+        table = table.set_column(index, table.schema.field(index), kept)
+    return table
+
+
+def refuse_odd_times(table: pa.Table) -> None:
+    """Raises for a time that no calendar has, in an exact export without columns for it.
+
+    Raises:
+        DataLossError: whose.
+    """
+    for name in ODD_TIMES:
+        times = table.column(name)
+        if times.null_count:
+            row = times.is_null().index(True).as_py()
+            broker, topic, at = (
+                table.column(each)[row].as_py() for each in ("broker", "topic", "physicalOffset")
+            )
+            raise DataLossError(
+                f"{broker}: no calendar has the {name} of the record at CommitLog {at} (topic "
+                f"{topic}), and this exact export was begun without a column for such times: "
+                "export into another directory"
+            )
 
 
 def _with(fields: tuple[Field, ...], *columns: str) -> tuple[Field, ...]:

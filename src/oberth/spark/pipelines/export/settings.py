@@ -18,7 +18,7 @@ from oberth.errors import OptionError
 from oberth.spark import plan as p
 from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies, schema_decoder
 from oberth.spark.pipelines.export.partition_by import PartitionColumn, parse_partition_by
-from oberth.spark.schemas import ALL_COLUMNS, arrow_schema, parse_columns, struct_type
+from oberth.spark.schemas import ALL_COLUMNS, Field, arrow_schema, parse_columns, struct_type
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 BODY_KINDS: Final = ("raw", "json", "avro", "protobuf")
@@ -26,6 +26,8 @@ ONE_TABLE: Final = "messages"
 QUARANTINE: Final = "+quarantine"
 EXACT_COLUMNS: Final = ",".join(ALL_COLUMNS)
 """Everything that a record has: what `import` needs to make the same record again."""
+ODD_TIMES: Final = {"timestamp": "timestampMillis", "bornTimestamp": "bornTimestampMillis"}
+"""By column of a time: where an exact export keeps one that no calendar has, in ms as stored."""
 _RAW: Final = {"storedBody", "storedProperties"}
 READABLE_COLUMNS: Final = ",".join(name for name in ALL_COLUMNS if name not in _RAW)
 
@@ -52,6 +54,8 @@ class ExportSettings:
         namespace: in that catalog; "" for ``oberth``.
         warehouse: what the catalog calls so; "" for its own.
         topics: only these; empty for all that are not the broker's own.
+        odd_times: whether there are the columns of `ODD_TIMES`: in exact exports, but for those
+            that were begun before there were such columns.
     """
 
     format: str = "parquet"
@@ -67,6 +71,7 @@ class ExportSettings:
     catalog: str = ""
     namespace: str = ""
     warehouse: str = ""
+    odd_times: bool = False
 
     def check(self) -> None:
         """Raises for settings that contradict each other.
@@ -115,9 +120,17 @@ class ExportSettings:
         """The columns that are read."""
         return self.columns or (EXACT_COLUMNS if self.exact else READABLE_COLUMNS)
 
-    def record_schema(self) -> pa.Schema:
+    def fields(self) -> tuple[Field, ...]:
         """What is read of a record."""
-        return arrow_schema(struct_type(parse_columns(self.wanted_columns())))
+        odd = ODD_TIMES if self.odd_times else {}
+        return (
+            *parse_columns(self.wanted_columns()),
+            *(Field(name, column, "bigint") for column, name in odd.items()),
+        )
+
+    def record_schema(self) -> pa.Schema:
+        """The types of `fields`."""
+        return arrow_schema(struct_type(self.fields()))
 
     def decoder(self) -> BodyDecoder | None:
         """What decodes bodies, None where they stay as they are."""
