@@ -51,6 +51,7 @@ from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode_fram
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.headers.base import field_types
 from oberth.remoting.headers.table import HEADERS
+from oberth.store.messages import MessageExtBrokerInner
 
 if TYPE_CHECKING:
     MakeLive = Callable[..., Awaitable[Any]]
@@ -84,6 +85,10 @@ CREATE = {
 PULL = {
     "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "65000",
     "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+}  # fmt: skip
+POP = {
+    "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "60000", "pollTime": "0",
+    "bornTime": "0", "initMode": "1", "expType": "TAG", "exp": "*",
 }  # fmt: skip
 BROKER = {
     "brokerName": "x", "brokerAddr": "192.0.2.1:1", "clusterName": "c", "brokerId": "0",
@@ -510,6 +515,10 @@ def shown_frames() -> Iterator[Frame]:
     yield Frame("38 of a group", 38, {"consumerGroup": "H"})
     yield Frame("204 of a group", 204, {"producerGroup": "p1"})
     yield Frame("343 of a group in many topics", 343, {"group": "H"})
+    for code in (200050, 200052, 200054):
+        for group in ("G", "new"):
+            name = f"{code} of a wide topic by {group}"
+            yield Frame(name, code, {**POP, "topic": "wide", "consumerGroup": group})
     yield Frame("215 of a wide topic", 215, {"topic": "wide"})
     yield Frame("207 of a group", 207, {"groupName": "H", "cleanOffset": "true"})
 
@@ -593,6 +602,36 @@ async def test_what_shows_all_that_is_stored(
         answer = found[name][1]
         assert answer is not None
         assert answer.body_bytes().count(b'"queueId":') == WIDE
+
+
+@pytest.mark.parametrize("order", ["true", "false"])
+async def test_pops_of_very_many_queues_with_messages(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    live = await make_live(autoCreateSubscriptionGroup="true")
+    parts = live.broker.parts
+    parts.topics.update(TopicConfig(topic_name="wide", read_queue_nums=WIDE, write_queue_nums=WIDE))
+    for number in range(WIDE):
+        message = MessageExtBrokerInner("wide", b"x", b"", number)
+        assert parts.store.append_messages([message])[0].ok
+    await live.peer.send("T")
+    turns = Turns(monkeypatch)
+    frames = [
+        Frame(
+            f"{code} by {group}, {number}",
+            code,
+            {**POP, "topic": "wide", "consumerGroup": group, "order": order},
+        )
+        for code in (200050, 200052, 200054)
+        for group in ("G", "H")
+        for number in range(2)
+    ]
+    found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
+    assert not too_much(found), str(too_much(found))
+    for name, (_, answer) in found.items():
+        assert answer is not None, name
+        assert answer.code == 0, (name, answer.remark)
+    assert len(parts.offsets.queues("G", "wide")) <= 4
 
 
 @pytest.mark.parametrize("how", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "unknown"])

@@ -182,6 +182,10 @@ class ConsumerOffsets:
         """How far a group has pulled; -1 if unknown."""
         return self._pull_offsets.get(f"{topic}@{group}", {}).get(queue_id, -1)
 
+    def is_known(self, group: str, topic: str) -> bool:
+        """Whether a group has an offset in some queue of a topic."""
+        return f"{topic}@{group}" in self._offsets
+
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """Committed offsets by queue; a copy."""
         return dict(self._offsets.get(f"{topic}@{group}", ()))

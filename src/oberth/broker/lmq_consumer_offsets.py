@@ -63,6 +63,12 @@ class LmqConsumerOffsets(ConsumerOffsets):
         offset = self._light.get(offset_key(topic, group))
         return {} if offset is None else {LMQ_QUEUE_ID: offset}
 
+    def is_known(self, group: str, topic: str) -> bool:
+        """See ConsumerOffsets."""
+        if not is_lmq(group):
+            return super().is_known(group, topic)
+        return offset_key(topic, group) in self._light
+
     @property
     def pair_count(self) -> int:
         """See ConsumerOffsets."""

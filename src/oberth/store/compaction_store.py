@@ -141,6 +141,10 @@ class CompactionStore:
         """Whether a topic is read from here."""
         return self._topic_attributes(topic).get(CLEANUP_POLICY) == POLICY
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queues of which something is kept."""
+        return [queue_id for kept, queue_id in list(self._table) if kept == topic]
+
     def find(self, topic: str, queue_id: int) -> CompactionLog | None:
         """The log of a queue; made when the queue has its first message."""
         found = self._table.get((topic, queue_id))

@@ -270,6 +270,13 @@ class StoreReading(StoreParts):
         self._check_open()
         return sorted(self.queues.table.get(topic, {}))
 
+    def readable_queue_ids(self, topic: str) -> list[int]:
+        """Queues that may hold messages, also those of which only the compacted log is left."""
+        ids = self.queue_ids(topic)
+        if self.compaction is not None and self.compaction.covers(topic):
+            ids = sorted({*ids, *self.compaction.queue_ids(topic)})
+        return ids
+
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The first offset that can be read.
 

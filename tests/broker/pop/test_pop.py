@@ -19,10 +19,12 @@ import pytest
 from oberth.broker.old_messages import Stretch
 from oberth.broker.pop.check_point import PopAck, parse_receipt
 from oberth.broker.pop.pop_service import StoredAck
+from oberth.broker.processors import pop as pop_processor
 from oberth.broker.processors.assignment import share_queues
 from oberth.client.messages import MessageExt, decode_messages
 from oberth.client.rebalance import allocate_average
 from oberth.formats.properties import PROPERTIES_SIZE_MAX
+from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
@@ -788,3 +790,78 @@ async def test_what_left_the_store_while_it_was_out_needs_no_dispatch(
     monkeypatch.setattr(pop, "_dispatch_soon", lambda: dispatches.append(None))
     await peer.later(35)
     assert (gone, dispatches) == ([0], [])
+
+
+def widen(peer: Peer, count: int) -> None:
+    """The topic has so many queues."""
+    topics = peer.mq.broker.parts.topics
+    topics.update(TopicConfig(topic_name=TOPIC, read_queue_nums=count, write_queue_nums=count))
+
+
+@pytest.mark.parametrize("order", ["true", "false"])
+async def test_pops_of_queues_without_messages_leave_one_offset(peer: Peer, order: str) -> None:
+    widen(peer, 65_536)
+    offsets = peer.mq.broker.parts.offsets
+    for init_mode, left in ((0, 0), (1, 1)):
+        for _ in range(3):
+            assert await peer.pop(initMode=init_mode, order=order) == []
+            assert len(offsets.queues(GROUP, TOPIC)) == left
+    await peer.send(b"1", 40_000)
+    assert bodies(await peer.pop(initMode=1, order=order)) == [b"1"]
+    assert set(offsets.queues(GROUP, TOPIC)) <= {0, 40_000}
+
+
+async def test_what_comes_after_the_first_pop_is_not_skipped(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a group begins at the end, and its queue was empty when it was there first."""
+    widen(peer, 8)
+    monkeypatch.setattr(peer.mq.broker.services.pop, "_in_memory_bytes", -1)
+    for number in range(3):
+        await peer.send(b"old %d" % number, 1)
+    assert bodies(await peer.pop(initMode=1)) == [b"old 2"]
+    sent = [b"%d" % number for number in range(6)]
+    for number, body in enumerate(sent):
+        await peer.send(body, 3 + number % 2)
+    assert bodies(await peer.pop_all(initMode=1)) == sent
+
+
+async def test_a_message_beside_very_many_queues_wakes_who_waits(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request looks into some of them: also into the one that it was woken for."""
+    monkeypatch.setattr(pop_processor, "WALKED_MAX", 2)
+    monkeypatch.setattr(random, "randrange", lambda *_: 0)
+    widen(peer, 8)
+    for queue_id in range(6):
+        await peer.send(b"first", queue_id)
+    for queue_id in range(6):
+        assert len(await peer.pop(queueId=queue_id)) == 1
+    asked = peer.pop_fields(pollTime=15_000)
+    notification = asyncio.ensure_future(peer.call(NOTIFY, asked))
+    notifying = peer.mq.broker.services.pop.notifying
+    await peer.mq.wait_until(lambda: len(notifying) == 1, BOUND_S)
+    await peer.send(b"second", 5)
+    assert (await notification).fields["hasMsg"] == "true"
+    assert bodies(await peer.pop(queueId=5)) == [b"second"]
+    pop = asyncio.ensure_future(peer.pop(pollTime=15_000))
+    await peer.someone_waits()
+    await peer.send(b"third", 4)
+    assert bodies(await pop) == [b"third"]
+
+
+async def test_all_of_very_many_queues_have_their_turn(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "WALKED_MAX", 2)
+    widen(peer, 16)
+    sent = sorted(b"%d" % queue_id for queue_id in range(16))
+    for body in sent:
+        await peer.send(body, int(body))
+    found: list[bytes] = []
+    async with asyncio.timeout(BOUND_S):
+        while len(found) < len(sent):
+            popped = await peer.pop(maxMsgNums=32)
+            assert len(popped) <= 2
+            found += bodies(popped)
+    assert sorted(found) == sent

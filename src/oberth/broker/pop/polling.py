@@ -38,6 +38,7 @@ class Waiting:
     """One request that waits.
 
     Attributes:
+        arrived: the queue of its topic that it was woken for, if one is known.
         judged_max: of an expression, how many messages it may judge in a turn; 0: what ``matches``
             costs does not count.
         size: what ``held_requests`` says that it takes.
@@ -45,8 +46,8 @@ class Waiting:
     """
 
     __slots__ = (
-        "channel", "deadline_ms", "is_wanted", "judged_max", "key", "matches", "number", "request",
-        "size",
+        "arrived", "channel", "deadline_ms", "is_wanted", "judged_max", "key", "matches", "number",
+        "request", "size",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Waiting:
         judged_max: int = 0,
         is_wanted: Callable[[], bool] | None = None,
     ) -> None:
+        self.arrived = ANY_QUEUE
         self.channel = channel
         self.is_wanted = is_wanted
         self.judged_max = judged_max

@@ -219,8 +219,13 @@ class PopService:
         self._check_point_number = number + 1
         return number % REVIVE_QUEUE_NUMS
 
-    def pop_offset(self, topic: str, group: str, queue_id: int, init_mode: int) -> int:
-        """Where a pop of a queue begins. A pending reset is taken, a new group is set up."""
+    def pop_offset(
+        self, topic: str, group: str, queue_id: int, init_mode: int, *, notes_first: bool = True
+    ) -> int:
+        """Where a pop of a queue begins. A pending reset is taken, a new group is set up.
+
+        Unless ``notes_first``, who begins at the first message leaves no offset.
+        """
         reset = self._offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self.orders.clear(topic, group, queue_id)
@@ -230,7 +235,8 @@ class PopService:
         offset = self._offsets.query(group, topic, queue_id)
         if offset < 0:
             offset = self.initial_offset(topic, queue_id, init_mode)
-            self._commit(topic, group, queue_id, offset)
+            if notes_first or offset > max(self._store.min_offset_in_queue(topic, queue_id), 0):
+                self._commit(topic, group, queue_id, offset)
         return max(offset, self.buffer.latest_offset(topic, group, queue_id))
 
     def initial_offset(self, topic: str, queue_id: int, init_mode: int) -> int:
@@ -257,6 +263,7 @@ class PopService:
         count_max: int,
         *,
         init_mode: int,
+        notes_first: bool,
         message_filter: MessageFilter | None,
         pop_time: int,
         invisible_time: int,
@@ -266,9 +273,9 @@ class PopService:
     ) -> tuple[PoppedQueue | None, int]:
         """Hands messages of one queue out; what, and how many are left in the queue."""
         store = self._store
-        offset = self.pop_offset(topic, group, queue_id, init_mode)
+        offset = self.pop_offset(topic, group, queue_id, init_mode, notes_first=notes_first)
         end = store.max_offset_in_queue(topic, queue_id)
-        if count_max <= 0:
+        if count_max <= 0 or offset == end:
             return None, max(end - offset, 0)
         if is_order and self.orders.is_blocked(topic, group, queue_id, attempt_id, pop_time):
             return None, max(end - offset, 0)
