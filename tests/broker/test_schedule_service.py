@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,12 @@ from oberth.errors import ConfigFormatError
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.message_store import MessageStore
-from oberth.store.messages import LOCAL_HOST, MessageExtBrokerInner
+from oberth.store.messages import (
+    LOCAL_HOST,
+    MessageExtBrokerInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -62,6 +67,26 @@ class World:
                 found.append(message.body)
                 at += message.record_size
         return found
+
+
+class Refusing:
+    """Stands before a store and refuses bodies."""
+
+    def __init__(self, world: World, *refused: bytes) -> None:
+        self.refused = set(refused)
+        self._store = world.store
+        world.schedule.append = self
+
+    def __call__(self, messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        taken = iter(
+            self._store.append_messages([m for m in messages if m.body not in self.refused])
+        )
+        return [
+            PutMessageResult(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+            if message.body in self.refused
+            else next(taken)
+            for message in messages
+        ]
 
 
 @pytest.fixture
@@ -155,6 +180,57 @@ def test_what_cannot_be_delivered_is_passed(world: World) -> None:
     assert restore(delayed, LOCAL_HOST) is None
     delayed.properties_raw = b"DELAY\x011\x02"
     assert restore(delayed, LOCAL_HOST) is None
+
+
+def test_what_is_too_large_for_the_store_is_passed_and_said_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in (b"a", b"large" * 100, b"b"):
+        world.delay(1, body)
+    world.schedule.start()
+    world.config.max_message_size = 100
+    assert world.tick(1_000) == 3
+    world.delay(1, b"c")
+    assert [world.tick(1_000), world.tick(100)] == [1, 0]
+    assert world.delivered() == [b"a", b"b", b"c"]
+    (said,) = [record.message for record in caplog.records]
+    delayed = world.store.get_message("G", SCHEDULE, 0, 1, 1).commit_log_offsets[0]
+    assert "MESSAGE_ILLEGAL" in said
+    assert f"can be read at {delayed} of the CommitLog, in {SCHEDULE}" in said
+
+
+def test_what_lies_behind_a_refused_message_is_delivered_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [b"%d" % n for n in range(6)]
+    for body in bodies:
+        world.delay(1, body)
+    world.delay(2, b"another level")
+    world.schedule.start()
+    refusing = Refusing(world, b"1", b"4")
+    assert [world.tick(1_000), world.tick(100), world.tick(100)] == [6, 2, 2]
+    assert world.delivered() == [b"0", b"2", b"3", b"5"]
+    assert world.schedule.behind(1) == (1, 6)
+    refusing.refused.remove(b"1")
+    assert [world.tick(100), world.tick(100)] == [2, 1]
+    assert world.schedule.behind(1) == (4, 6)
+    refusing.refused.remove(b"4")
+    assert [world.tick(100), world.tick(100)] == [1, 0]
+    assert sorted(world.delivered()) == bodies
+    assert world.schedule.behind(1) == (6, 6)
+    assert len(caplog.records) == 2
+
+
+def test_a_refused_message_does_not_wait_for_the_next_one_to_be_due(world: World) -> None:
+    world.delay(3, b"a")
+    world.now += 5_000
+    world.delay(3, b"b")
+    world.schedule.start()
+    refusing = Refusing(world, b"a")
+    assert world.tick(5_000) == 1
+    refusing.refused.clear()
+    assert world.tick(100) == 1
+    assert world.delivered() == [b"a"]
 
 
 @pytest.mark.parametrize("document", [[], {"offsetTable": 1}, {"offsetTable": {"x": "y"}}])

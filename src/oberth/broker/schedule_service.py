@@ -25,6 +25,7 @@ from oberth.formats.delay_level import deliver_time, parse_delay_levels
 from oberth.formats.java_numbers import java_long
 from oberth.formats.message import MessageExt
 from oberth.store.messages import Append, MessageExtBrokerInner
+from oberth.store.offers import Key, Offers
 
 if TYPE_CHECKING:
     from oberth.store.message_store import MessageStore
@@ -67,6 +68,10 @@ class ScheduleService:
         self.data_version = DataVersion()
         self.is_dirty = False
         self._next_due_ms = [0] * len(self.delays_ms)
+        self._offers = [
+            Offers(f"delay level {level}", names.SCHEDULE_TOPIC)
+            for level in range(len(self.delays_ms))
+        ]
 
     @property
     def level_max(self) -> int:
@@ -120,8 +125,9 @@ class ScheduleService:
         if not count:
             return 0
         units = store.iterate_consume_queue(names.SCHEDULE_TOPIC, queue_id, offset, count)
-        messages: list[MessageExtBrokerInner] = []
-        ends: list[int] = []  # the offset that is reached when messages[n] is stored
+        offers = self._offers[level]
+        offered: list[tuple[Key, MessageExtBrokerInner | None]] = []
+        ends: list[int] = []  # the offset that is reached when offered[n] is settled
         passed = offset
         for unit in units:
             due_ms = self._due_ms(unit, level, now_ms)
@@ -129,26 +135,18 @@ class ScheduleService:
                 self._next_due_ms[level] = due_ms
                 break
             passed += 1
-            message = self._message(unit)
-            if message is None:
-                continue
-            messages.append(message)
-            ends.append(passed)
-        reached = passed
-        if messages:
-            results = self.append(messages)
-            for number, result in enumerate(results):
-                if not result.ok:
-                    _LOG.error(
-                        "delay level %d: the message at offset %d could not be delivered: %s",
-                        level,
-                        ends[number] - 1,
-                        result.status.name,
-                    )
-                    reached = ends[number] - 1
-                    break
-        self._advance(level, reached, now_ms)
-        return len(messages)
+            key = (unit.commit_log_offset, unit.tags_code)
+            is_settled = offers.is_settled(key)
+            message = None if is_settled else self._message(unit)
+            if message is not None or is_settled:
+                offered.append((key, message))
+                ends.append(passed)
+        waiting = offers.offer(self.append, offered)
+        if waiting is not None:
+            passed = ends[waiting] - 1
+            self._next_due_ms[level] = now_ms
+        self._advance(level, passed, now_ms)
+        return sum(message is not None for _, message in offered)
 
     def _advance(self, level: int, offset: int, now_ms: int) -> None:
         if self.offsets.get(level) == offset:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from oberth.formats.timer_log import UNIT_SIZE
 from oberth.formats.timer_wheel import FILE_SIZE, decode_slot, slot_position
 from oberth.store.files import FileSystem
 from oberth.store.message_store import MessageStore
-from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.store.timer.timer_message_store import TimerMessageStore
 from oberth.testing.fault_disk import FaultDisk, PowerCut
 
@@ -358,6 +358,37 @@ def test_nothing_is_taken_in_or_delivered_twice_while_the_log_has_no_room(
         assert rig.delivered() == []
     rig.run(20_000)
     assert sorted(body for body, _ in rig.delivered()) == [b"a", b"b", b"c"]
+    rig.close()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_due_behind_a_refused_message_is_delivered_once(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """Whether the wheel has them, or they were due before it could take them in."""
+    rig = Rig(tmp_path)
+    refused = {b"1"}
+
+    def append(messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        taken = iter(rig.store.append_messages([m for m in messages if m.body not in refused]))
+        return [
+            PutMessageResult(PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+            if message.body in refused
+            else next(taken)
+            for message in messages
+        ]
+
+    rig.timer.append = append
+    for n in range(4):
+        assert rig.put(b"%d" % n, TIMER_DELAY_MS=2000) is PutMessageStatus.PUT_OK
+    if is_late:
+        rig.now_ms += 60_000
+        rig.timer.on_time(rig.now_ms, 7)
+    rig.run(10_000)
+    assert sorted(body for body, _ in rig.delivered()) == [b"0", b"2", b"3"]
+    refused.clear()
+    rig.run(2_000)
+    assert sorted(body for body, _ in rig.delivered()) == [b"0", b"1", b"2", b"3"]
     rig.close()
 
 

@@ -47,8 +47,9 @@ from oberth.formats.timer_log import (
 )
 from oberth.formats.timer_wheel import SLOTS_A_TURN
 from oberth.store.messages import Append, MessageExtBrokerInner, PutMessageStatus
+from oberth.store.offers import Offers
 from oberth.store.timer.timer_log import TimerLog
-from oberth.store.timer.timer_steps import HOPELESS, Delivery, Due, TimerFlush, TimerStep
+from oberth.store.timer.timer_steps import Delivery, Due, TimerFlush, TimerStep
 from oberth.store.timer.timer_wheel import Slot, TimerWheel
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class TimerMessageStore:
         self._tick_end: int | None = None
         """Where the timer topic's queue ended when a tick came; None: the tick is dealt with."""
         self._due: Due | None = None
+        self._offers = Offers("timer", names.TIMER_TOPIC)
         # Messages that the timer log had when it was opened although the checkpoint says that they
         # are still to be taken in.
         self._known: set[int] = set()
@@ -694,7 +696,8 @@ class TimerMessageStore:
         added = more.encode()
         if len(properties) + len(added) <= p.PROPERTIES_SIZE_MAX:
             properties += added
-        return Delivery(self._message(timed, topic, queue_id, properties), real_topic, end)
+        key = (commit_log_offset, timed.store_timestamp)
+        return Delivery(self._message(timed, topic, queue_id, properties), real_topic, end, key)
 
     def _message(
         self, timed: MessageExt, topic: str, queue_id: int, properties: bytes
@@ -716,27 +719,8 @@ class TimerMessageStore:
         )
 
     def _append(self, deliveries: list[Delivery]) -> int | None:
-        """Puts messages into the store; the number of the first that has to wait, or None.
-
-        What can never be stored is dropped, and said.
-        """
-        if not deliveries:
-            return None
-        results = self.append([each.message for each in deliveries])
-        for number, result in enumerate(results):
-            if result.ok:
-                continue
-            message = deliveries[number].message
-            if result.status in HOPELESS:
-                _LOG.error("a timed message for %s is lost: %s", message.topic, result.status.name)
-                continue
-            _LOG.error(
-                "a timed message for %s could not be delivered yet: %s",
-                message.topic,
-                result.status.name,
-            )
-            return number
-        return None
+        """Puts messages into the store; the number of the first that has to wait, or None."""
+        return self._offers.offer(self.append, [(each.key, each.message) for each in deliveries])
 
     # Metrics
 

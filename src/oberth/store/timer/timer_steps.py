@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from oberth.formats.timer_checkpoint import TimerCheckpoint
-from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offers import Key
 from oberth.store.timer.timer_wheel import SlotChange
-
-HOPELESS: Final = frozenset(
-    {
-        PutMessageStatus.MESSAGE_ILLEGAL,
-        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
-        PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
-    }
-)
-"""Statuses that no further try will change."""
 
 
 class TimerStep(NamedTuple):
@@ -70,3 +61,4 @@ class Delivery(NamedTuple):
     message: MessageExtBrokerInner
     real_topic: str
     end: int
+    key: Key
