@@ -17,12 +17,13 @@ import pytest
 
 from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store import allocate
 from oberth.store.allocate import AllocateService
 from oberth.store.files import ALLOCATE_CHUNK_SIZE, MADV_NORMAL, MADV_RANDOM, OsFileSystem
 from oberth.store.mapped_file import OS_PAGE_SIZE, MappedFile, TransientStorePool
 from oberth.store.mapped_file_queue import MappedFileQueue
 from oberth.store.message_store import MessageStore
-from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.testing.fault_disk import FaultDisk
 
 SIZE = 4 * OS_PAGE_SIZE
@@ -503,6 +504,52 @@ def test_the_next_segment_is_made_ahead_and_unused_ones_go_at_shutdown(tmp_path:
     assert made.count(SIZE) == 1
     service.shutdown()
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
+
+
+class SlowFiles(OsFileSystem):
+    """Takes its time to make one file for the first time."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow = slow
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def map(self, path: str, size: int, *, create: bool = False, writable: bool = True) -> Any:
+        if path.endswith(self.slow) and not self.begun.is_set():
+            self.begun.set()
+            assert self.may_end.wait(100)
+        return super().map(path, size, create=create, writable=writable)
+
+
+def test_a_segment_that_takes_long_is_waited_for_and_never_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made too late is the segment that is used, and the one that stays."""
+    monkeypatch.setattr(allocate, "WAIT_TIMEOUT_S", 0.0)
+    files = SlowFiles(f"commitlog/{SIZE:020d}")
+    config = MessageStoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=SIZE)
+    count = 0
+
+    def put() -> PutMessageStatus:
+        nonlocal count
+        status = store.put_message(MessageExtBrokerInner("T", bytes(SIZE // 3))).status
+        count += status is PutMessageStatus.PUT_OK
+        return status
+
+    with MessageStore(config, files=files) as store:
+        assert [put(), put()] == [PutMessageStatus.PUT_OK] * 2
+        assert files.begun.wait(100)
+        assert put() is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+        monkeypatch.setattr(allocate, "WAIT_TIMEOUT_S", 100.0)
+        assert put() is PutMessageStatus.CREATE_MAPPED_FILE_FAILED  # at once
+        files.may_end.set()
+        while put() is not PutMessageStatus.PUT_OK:
+            pass  # until the file is made
+        while store.max_phy_offset < 3 * SIZE:
+            assert put() is PutMessageStatus.PUT_OK
+        assert Path(tmp_path, files.slow).exists()
+    assert Path(tmp_path, files.slow).exists()
+    with MessageStore(config) as store:
+        assert store.max_offset_in_queue("T", 0) == count
 
 
 def test_a_store_with_pool_and_warm_up_keeps_what_it_was_given(tmp_path: Path) -> None:

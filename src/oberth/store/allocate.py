@@ -4,6 +4,9 @@ A put that fills a segment asks for the next one and names the one after it; the
 made in the background. Segments that were never used are deleted at shutdown; after a crash they
 stay, empty and valid. RocketMQ: AllocateMappedFileService.
 
+A segment that is in the making is never made a second time: both would be the same file, and what
+deletes the one that was not used would delete the log.
+
 The first write of a page through a mapping has the kernel make it, with others after it, full of
 zeros: half the time of an append, and now and then 20 ms of it. So where room was made for appends
 its pages are brought into the page cache here, which costs a third and keeps nobody waiting.
@@ -22,6 +25,8 @@ from oberth.store.mapped_file import MappedFile
 
 _LOG: Final = logging.getLogger(__name__)
 WAIT_TIMEOUT_S: Final = 5.0
+"""How long a put waits for a segment that is in the making."""
+
 
 Create = Callable[[str, int], MappedFile]
 
@@ -36,6 +41,7 @@ class AllocateService:
         self._ready: dict[int, MappedFile] = {}
         self._wanted: dict[int, str] = {}
         self._making: int | None = None
+        self._overdue: int | None = None  # what a put has waited for in vain
         self._cold: deque[tuple[MappedFile, int, int]] = deque()
         self._stopped = True
         self._thread: threading.Thread | None = None
@@ -69,8 +75,7 @@ class AllocateService:
             OSError, StoreFullError: it cannot be created now; a later call tries again.
         """
         with self._wake:
-            if self._making == start_offset:
-                self._wake.wait_for(lambda: self._making != start_offset, WAIT_TIMEOUT_S)
+            self._wait_made(start_offset)
             segment = self._ready.pop(start_offset, None)
             self._wanted.pop(start_offset, None)
             for stale in [start for start in self._ready if start < start_offset]:
@@ -82,6 +87,15 @@ class AllocateService:
                 self._wanted[start_after] = directory_after
                 self._wake.notify_all()
         return segment
+
+    def _wait_made(self, start_offset: int) -> None:
+        """Waits for a segment if it is in the making; later puts do not wait as long again."""
+        if self._making != start_offset:
+            return
+        timeout_s = 0.0 if self._overdue == start_offset else WAIT_TIMEOUT_S
+        if not self._wake.wait_for(lambda: self._making != start_offset, timeout_s):
+            self._overdue = start_offset
+            raise TimeoutError(f"the CommitLog segment at {start_offset} is still being made")
 
     def warm(self, segment: MappedFile, position: int, end: int) -> None:
         """Has pages of a segment warmed, see `MappedFile.warm_ahead`; returns at once."""
@@ -122,5 +136,5 @@ class AllocateService:
             with self._wake:
                 if segment is not None:
                     self._ready[start] = segment
-                self._making = None
+                self._making = self._overdue = None
                 self._wake.notify_all()
