@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from oberth.client import (
+    ClientConfig,
     ConsumeFromWhere,
     Message,
     MessageQueue,
@@ -133,6 +135,119 @@ async def test_iteration_commits_what_is_done(mq: EmbeddedBroker) -> None:
     # The message in hand when the loop was left is not done.
     assert mq.lag("g", "T") == 1
     assert mq.offsets("g", "T")[taken[-1].queue_id] == taken[-1].queue_offset
+
+
+class Moved:
+    """Gives a member the queues that it is told to have."""
+
+    name = "MOVED"
+
+    def __init__(self) -> None:
+        self.queues: list[MessageQueue] = []
+
+    def allocate(
+        self,
+        group: str,
+        client_id: str,
+        queues: Sequence[MessageQueue],
+        client_ids: Sequence[str],
+    ) -> list[MessageQueue]:
+        del group, client_id, queues, client_ids
+        return self.queues
+
+
+def member(mq: EmbeddedBroker, name: str, place: Moved) -> PullConsumer:
+    """One of several members; it commits with each poll."""
+    return PullConsumer(
+        "g",
+        {"T": "*"},
+        config=ClientConfig(namesrv_addr=mq.namesrv_addr, instance_name=name),
+        consume_from_where=FIRST if name == "giver" else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        allocate_strategy=place,
+        auto_commit_interval_ms=0,
+        pull_batch_size=4,
+    )
+
+
+async def move(queue: MessageQueue, place: Moved, consumer: PullConsumer) -> None:
+    """The queue is all that a member has from now on."""
+    place.queues = [queue]
+    await consumer.do_rebalance()
+    assert consumer.assignment == {queue}
+
+
+async def give_up(place: Moved, consumer: PullConsumer) -> None:
+    """A member has no queue any more."""
+    place.queues = []
+    await consumer.do_rebalance()
+    assert consumer.assignment == set()
+
+
+@pytest.mark.parametrize("polls", [1, 2])
+async def test_what_the_program_has_goes_to_the_next_owner_of_its_queue(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, polls: int
+) -> None:
+    """Also where the broker knows no offset of the group, and the next owner would take the end."""
+
+    async def known(instance: ClientInstance, group: str, queue: MessageQueue) -> int | None:
+        del instance
+        return mq.offsets(group, queue.topic).get(queue.queue_id)
+
+    monkeypatch.setattr(group_consumer, "query_consumer_offset", known)
+    await fill(mq, 40)
+    bodies = [message.body for message in mq.messages("T", 0)]
+    giving, taking = Moved(), Moved()
+    async with member(mq, "giver", giving) as giver, member(mq, "taker", taking) as taker:
+        queue = min(await giver.fetch_message_queues("T"))
+        await move(queue, giving, giver)
+        for n in range(polls):
+            assert [each.body for each in await giver.poll()] == bodies[4 * n : 4 * n + 4]
+        await give_up(giving, giver)
+        done = 4 * (polls - 1)
+        assert mq.offsets("g", "T") == {0: done}
+        await move(queue, taking, taker)
+        assert await take(taker, 10 - done) == bodies[done:]
+        await taker.commit()
+        assert mq.offsets("g", "T") == {0: 10}
+        assert await giver.poll(0) == []
+        await giver.commit()
+        assert mq.offsets("g", "T") == {0: 10}
+
+
+async def test_an_iteration_over_a_queue_that_is_gone_commits_no_more(mq: EmbeddedBroker) -> None:
+    await fill(mq, 40)
+    giving, taking = Moved(), Moved()
+    async with member(mq, "giver", giving) as giver, member(mq, "taker", taking) as taker:
+        queue = min(await giver.fetch_message_queues("T"))
+        await move(queue, giving, giver)
+        messages = aiter(giver)
+        for offset in range(3):
+            assert (await anext(messages)).queue_offset == offset
+        await give_up(giving, giver)
+        assert mq.offsets("g", "T") == {0: 2}
+        await move(queue, taking, taker)
+        assert len(await take(taker, 8)) == 8
+        await taker.commit()
+        assert (await anext(messages)).queue_offset == 3
+        await giver.commit()
+        assert mq.offsets("g", "T") == {0: 10}
+
+
+async def test_a_reset_stays_whatever_was_given_out_before(mq: EmbeddedBroker) -> None:
+    await fill(mq, 40)
+    place = Moved()
+    async with member(mq, "giver", place) as consumer:
+        queue = min(await consumer.fetch_message_queues("T"))
+        await move(queue, place, consumer)
+        assert len(await take(consumer, 10)) == 10
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 10}
+        consumer.pause([queue])
+        await consumer.reset_offsets("T", {queue: 1})
+        assert mq.offsets("g", "T") == {0: 1}
+        assert await consumer.poll(0) == []
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 1}
 
 
 async def test_not_started() -> None:

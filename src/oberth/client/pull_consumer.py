@@ -7,7 +7,8 @@
 
 ``subscribe`` shares the queues with the other members of the group; ``assign`` takes just the given
 ones. Messages are fetched ahead. What ``poll`` gave out is committed by the next ``poll`` when it
-is due (``auto_commit``), or by ``commit``. RocketMQ: DefaultLitePullConsumer.
+is due (``auto_commit``), or by ``commit``. Of a queue that goes to another member the latter gets
+again what the last ``poll`` gave out. RocketMQ: DefaultLitePullConsumer.
 """
 
 from __future__ import annotations
@@ -122,7 +123,10 @@ class PullConsumer(GroupConsumer):
         self._ready: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._paused: set[MessageQueue] = set()
+        self._given: AssignedQueue | None = None  # whose messages were given out last
+        # Of each of our queues the next offset after what was given out, and after what is done.
         self._handed_out: dict[MessageQueue, int] = {}
+        self._done: dict[MessageQueue, int] = {}
         self._manual: dict[MessageQueue, SubscriptionData] = {}
         self._next_commit_ms = 0
 
@@ -151,6 +155,7 @@ class PullConsumer(GroupConsumer):
             self.assigned.clear()
             self._ready.clear()
             self._handed_out.clear()
+            self._done.clear()
         await self._leave()
 
     # Assignment
@@ -221,6 +226,21 @@ class PullConsumer(GroupConsumer):
     def _stop_queue(self, assigned: AssignedQueue) -> None:
         super()._stop_queue(assigned)
         assigned.process_queue.pending.clear()
+
+    async def _revoke(self, queues: list[MessageQueue]) -> bool:
+        """See ``GroupConsumer``; what the program still has is for the next owner to commit."""
+        for queue in queues:
+            self._note_progress(self.assigned[queue])
+            self._handed_out.pop(queue, None)
+            self._done.pop(queue, None)
+        return await super()._revoke(queues)
+
+    async def _restart_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """See ``GroupConsumer``; what was given out before says nothing any more."""
+        for queue, offset in offsets.items():
+            if queue in self.assigned:
+                self._handed_out[queue] = self._done[queue] = offset
+        await super()._restart_at(offsets)
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
         queue, process_queue = assigned.queue, assigned.process_queue
@@ -297,6 +317,7 @@ class PullConsumer(GroupConsumer):
             MQClientError: not started, or shut down.
         """
         instance = self._running()
+        self._done.update(self._handed_out)
         if self.auto_commit and instance.now_ms() >= self._next_commit_ms:
             self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
             await self.commit(wait=False)
@@ -332,6 +353,8 @@ class PullConsumer(GroupConsumer):
                 assigned.in_ready = True
                 self._ready.append(assigned)
             process_queue.remove(messages)
+            self._given = assigned
+            self._done.setdefault(assigned.queue, messages[0].queue_offset)
             self._handed_out[assigned.queue] = messages[-1].queue_offset + 1
             return messages
         return []
@@ -339,21 +362,27 @@ class PullConsumer(GroupConsumer):
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Messages one by one, until ``shutdown``; the queue of each is committed after it."""
         while not self._closing and self._instance is not None:
-            for message in await self.poll():
-                queue = self._wire(message.message_queue)
-                self._handed_out[queue] = message.queue_offset
+            messages = await self.poll()
+            assigned = self._given
+            for message in messages:
+                self._note_done(assigned, message.queue_offset)
                 yield message
-                self._handed_out[queue] = message.queue_offset + 1
+                self._note_done(assigned, message.queue_offset + 1)
+
+    def _note_done(self, assigned: AssignedQueue | None, offset: int) -> None:
+        """The program has done what lies before an offset; a queue that is gone has another's."""
+        if assigned is not None and not assigned.is_gone:
+            self._handed_out[assigned.queue] = self._done[assigned.queue] = offset
 
     # Offsets
 
     def _note_progress(self, assigned: AssignedQueue) -> None:
-        """Only what was given out is done, and with ``auto_commit`` off only ``commit`` says so."""
+        """With ``auto_commit`` off only ``commit`` says what is done."""
         if self.auto_commit:
-            self._note_handed_out(assigned.queue)
+            self._note_for_commit(assigned.queue)
 
-    def _note_handed_out(self, queue: MessageQueue) -> None:
-        offset = self._handed_out.get(queue, NO_OFFSET)
+    def _note_for_commit(self, queue: MessageQueue) -> None:
+        offset = self._done.get(queue, NO_OFFSET)
         if offset != NO_OFFSET:
             self._store().table.update(queue, offset, increase_only=False)
 
@@ -376,9 +405,10 @@ class PullConsumer(GroupConsumer):
         self._running()
         store = self._store()
         if offsets is None:
-            queues = list(self._handed_out)
+            self._done.update(self._handed_out)
+            queues = list(self._done)
             for queue in queues:
-                self._note_handed_out(queue)
+                self._note_for_commit(queue)
         else:
             queues = [self._wire(queue) for queue in offsets]
             for queue, offset in zip(queues, offsets.values(), strict=True):
@@ -408,7 +438,7 @@ class PullConsumer(GroupConsumer):
                 raise MQClientError(f"{queue} is no longer assigned to this consumer")
             assigned.process_queue.drop()
             self._stop_queue(assigned)
-            self._handed_out[queue] = offset
+            self._handed_out[queue] = self._done[queue] = offset
             self._take(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
