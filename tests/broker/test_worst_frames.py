@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from oberth import kernels
+from oberth.broker.clients import CLIENT_ID_LENGTH_MAX, GROUPS_PER_CHANNEL_MAX
 from oberth.broker.processors.client import HEARTBEAT_SIZE_MAX
 from oberth.formats import names
 from oberth.formats.batch_body import ITEM_COUNT_MAX
@@ -632,6 +633,26 @@ async def test_pops_of_very_many_queues_with_messages(
         assert answer is not None, name
         assert answer.code == 0, (name, answer.remark)
     assert len(parts.offsets.queues("G", "wide")) <= 4
+
+
+async def test_a_client_of_very_many_groups_with_a_long_id(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who shows all producers ends where no frame is longer: of 60 MB no more than 16 are made."""
+    live = await make_live()
+    producers = [{"groupName": f"p{n}"} for n in range(GROUPS_PER_CHANNEL_MAX)]
+    heartbeat = {"clientID": "\1" * CLIENT_ID_LENGTH_MAX, "producerDataSet": producers}
+    assert (await live.peer.call(34, body=dump(heartbeat))).code == 0
+    assert len(live.broker.parts.producers.groups()) == GROUPS_PER_CHANNEL_MAX
+    turns = Turns(monkeypatch)
+    frames = [Frame("328", 328, {}), Frame("204", 204, {"producerGroup": "p1"})]
+    found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
+    assert not too_much(found), str(too_much(found))
+    shown, one = found["328"][1], found["204"][1]
+    assert shown is not None
+    assert one is not None
+    assert (shown.code, one.code) == (1, 0)
+    assert "the answer is longer than a frame may be" in str(shown.remark)
 
 
 @pytest.mark.parametrize("how", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "unknown"])

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -529,3 +530,63 @@ def test_a_number_that_is_none_is_looked_at_once(end: str) -> None:
     # Tried in all ways, as many steps as the square of its length: a minute and more.
     with pytest.raises(ConfigFormatError, match="a value is expected"):
         parse_config(f"{{'a':{'1' * 60_000}{end}}}")
+
+
+SHORT_ESCAPES = {
+    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r",
+}  # fmt: skip
+
+
+def quoted(text: str, dialect: Dialect) -> str:
+    """A text as Java writes it, character by character."""
+    unsafe = '["\\\\\x00-\x1f]'
+    if dialect is Dialect.V4_9:
+        unsafe = '["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]'
+
+    def escape(match: re.Match[str]) -> str:
+        digits = "04X" if dialect is Dialect.V4_9 else "04x"
+        return SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):{digits}}"
+
+    return '"' + re.sub(unsafe, escape, text) + '"'
+
+
+@given(
+    st.text() | st.text(st.sampled_from('"\\/\0\b\t\x1f\x7f\x85\xa0\u2028\u2029\ud800\U0001f600a'))
+)
+def test_texts_are_quoted_as_java_does(text: str) -> None:
+    every = "".join(map(chr, range(0x200)))
+    for dialect in Dialect:
+        for each in (text, every, text + every):
+            assert format_config(each, dialect) == quoted(each, dialect)
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_a_text_full_of_quotes_is_quoted_at_once(dialect: Dialect) -> None:
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    profiled = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        found = format_config('"\1' * 100_000, dialect)
+    finally:
+        sys.setprofile(profiled)
+    assert len(found) == 800_002
+    assert calls < 100
+
+
+def test_long_texts_make_slices_and_have_an_end() -> None:
+    """Few entries may be megabytes."""
+    rows = [{"a": "x" * 200_000, "b": number} for number in range(30)]
+    found: list[bytes] = []
+
+    def slices(size_max: int | None) -> Generator[None, None, None]:
+        found.append((yield from config_in_slices({"rows": rows}, size_max)))
+
+    assert sum(1 for _ in slices(None)) >= 5
+    assert found == [encode_config({"rows": rows}, pretty=False)]
+    with pytest.raises(ConfigFormatError, match="longer than 1000000 bytes"):
+        next(slices(1_000_000))

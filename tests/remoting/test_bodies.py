@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oberth.remoting.bodies
+from oberth.errors import LocalProtocolError
 from oberth.formats.config_files import ConsumerOffsets, DelayOffsets, MessageRequestModes
 from oberth.formats.data_version import DataVersion
 from oberth.formats.json_reader import parse_config
@@ -466,3 +467,13 @@ def test_a_body_in_slices_is_the_same() -> None:
     ):
         assert sum(1 for _ in slices(body)) > 2
         assert found.pop() == body.encode()
+
+
+def test_a_body_in_slices_ends_where_no_frame_may_be_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "FRAME_SIZE_MAX", 100_000)
+    producers = [clients.ProducerInfo(client_id="c" * 1000) for _ in range(3000)]
+    work = render_in_slices(clients.ProducerTableInfo(data={"g": producers}))
+    with pytest.raises(LocalProtocolError, match="longer than a frame may be, 100000 bytes"):
+        next(work)

@@ -19,6 +19,12 @@ LEFT_AT_ONCE: Final = 2_000
 SCANNED_AT_ONCE: Final = 2_000
 """Groups and clients whose last heartbeat is looked at at a time."""
 
+CLIENT_ID_LENGTH_MAX: Final = 1024
+"""Characters of a client's id: answers repeat it for each of its groups."""
+
+LANGUAGE_LENGTH_MAX: Final = 32
+"""Characters of the language that a client says it is written in; of a longer one it is OTHER."""
+
 CLIENT_COUNT_MAX: Final = 100_000
 """Clients of one group. More are not registered; a group of that size has lost its way."""
 

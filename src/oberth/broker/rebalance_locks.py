@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from oberth.broker.clients import SCANNED_AT_ONCE
+from oberth.broker.clients import CLIENT_ID_LENGTH_MAX, SCANNED_AT_ONCE
 
 LOCKS_MAX: Final = 200_000
 """Locks of all groups; a topic of 16 queues in order for 10 000 groups takes 160 000."""
 NAME_LENGTH_MAX: Final = 255
 """Characters of a group's, a topic's and a broker's name."""
-CLIENT_ID_LENGTH_MAX: Final = 1024
 
 QueueKey: TypeAlias = tuple[str, str, int]
 """Topic, broker name and queue id."""

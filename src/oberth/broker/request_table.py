@@ -235,7 +235,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sliced((Code.GET_PRODUCER_CONNECTION_LIST,), of.groups.producers)
     yield Sliced((Code.GET_ALL_PRODUCER_INFO,), of.groups.all_producers)
     yield Sliced((Code.QUERY_TOPICS_BY_CONSUMER,), of.groups.topics_of_group)
-    yield Sync((Code.QUERY_SUBSCRIPTION_BY_CONSUMER,), of.groups.subscription)
+    yield Sliced((Code.QUERY_SUBSCRIPTION_BY_CONSUMER,), of.groups.subscription)
 
     yield Sliced((Code.GET_CONSUME_STATS,), of.offsets.consume_stats)
     yield Sliced((Code.GET_BROKER_CONSUME_STATS,), of.offsets.broker_consume_stats)

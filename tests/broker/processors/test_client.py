@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from oberth.broker.clients import ClientInfo
+from oberth.broker.clients import CLIENT_ID_LENGTH_MAX, ClientInfo
 from oberth.broker.consumers import ConsumerTable
 from oberth.broker.processors import client as client_module
 from oberth.broker.processors.client import TOLD_A_TURN
@@ -42,6 +42,22 @@ async def test_a_heartbeat_makes_the_group_and_its_retry_topic(live: Any) -> Non
     retry = live.broker.parts.topics.get("%RETRY%G")
     assert retry is not None
     assert (retry.read_queue_nums, retry.perm) == (1, 6)
+
+
+async def test_long_client_ids_and_languages_are_not_taken(live: Any) -> None:
+    """Nothing that a client says of itself once for all of its groups is long."""
+    groups = {"producerDataSet": [{"groupName": "P"}]}
+    channel = await live.peer.channel()
+    for length, code in ((CLIENT_ID_LENGTH_MAX + 1, 1), (CLIENT_ID_LENGTH_MAX, 0)):
+        body = json.dumps({"clientID": "\1" * length, **groups}).encode()
+        request = RemotingCommand(code=34, body=body, language="L" * 100_000, version=479)
+        response = await channel.invoke(request, 8.0)
+        assert response.code == code
+        said = "clientID of 1025 characters, allowed 1024"
+        assert (said in str(response.remark)) is (code == 1)
+        assert live.broker.parts.producers.has_clients("P") is (code == 0)
+    (client,) = live.broker.parts.producers.clients("P")
+    assert (len(client.client_id), client.language) == (CLIENT_ID_LENGTH_MAX, "OTHER")
 
 
 async def test_members_are_listed(live: Any) -> None:

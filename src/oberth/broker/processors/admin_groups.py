@@ -22,7 +22,7 @@ from oberth.remoting.bodies.base import render_in_slices
 from oberth.remoting.bodies.clients import ProducerInfo, ProducerTableInfo
 from oberth.remoting.bodies.route import TopicList
 from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
 from oberth.remoting.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
@@ -208,7 +208,7 @@ class GroupAdminProcessor:
                 f"the consumer group[{name}] not online",
             )
         raw = yield from config_in_slices(
-            consumers.connection_body(group, lambda each: str(each.remote))
+            consumers.connection_body(group, lambda each: str(each.remote)), FRAME_SIZE_MAX
         )
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
@@ -234,7 +234,7 @@ class GroupAdminProcessor:
                 "version": client.version,
             }
 
-        raw = yield from config_in_slices({"connectionSet": Shown(clients, shown)})
+        raw = yield from config_in_slices({"connectionSet": Shown(clients, shown)}, FRAME_SIZE_MAX)
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
     def all_producers(
@@ -276,7 +276,9 @@ class GroupAdminProcessor:
         raw = yield from render_in_slices(TopicList(topic_list=topics))
         return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def subscription(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """345: what a group wants of a topic."""
         del channel
         header = request.header(QuerySubscriptionByConsumerRequestHeader)
@@ -287,6 +289,5 @@ class GroupAdminProcessor:
             "subscriptionData": None if found is None else found.to_body(),
             "topic": topic,
         }
-        return create_response(
-            request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
-        )
+        raw = yield from config_in_slices(body)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)

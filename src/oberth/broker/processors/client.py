@@ -10,7 +10,13 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from oberth.broker.clients import GROUPS_PER_CHANNEL_MAX, LEFT_AT_ONCE, ClientInfo
+from oberth.broker.clients import (
+    CLIENT_ID_LENGTH_MAX,
+    GROUPS_PER_CHANNEL_MAX,
+    LANGUAGE_LENGTH_MAX,
+    LEFT_AT_ONCE,
+    ClientInfo,
+)
 from oberth.broker.consumers import (
     CLUSTERING,
     CONSUME_ACTIVELY,
@@ -206,10 +212,17 @@ class ClientManageProcessor:
         client_id = body.get("clientID")
         if not isinstance(client_id, str) or not client_id:
             raise HeaderError("HeartbeatData: clientID is missing")
+        if len(client_id) > CLIENT_ID_LENGTH_MAX:
+            raise HeaderError(
+                f"HeartbeatData: clientID of {len(client_id)} characters, "
+                f"allowed {CLIENT_ID_LENGTH_MAX}"
+            )
         if len(request.body) > READ_AT_ONCE_MAX:
             yield  # reading it took as long as a slice
         now_ms = self._now_ms()
         language = request.language or "OTHER"
+        if len(language) > LANGUAGE_LENGTH_MAX:
+            language = "OTHER"
         access_key = request.fields.get(ACCESS_KEY, "")
         if len(access_key) > names.GROUP_LENGTH_MAX_4_9:
             access_key = ""

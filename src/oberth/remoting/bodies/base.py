@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from oberth.errors import ConfigFormatError, RemoteProtocolError
+from oberth.errors import ConfigFormatError, LocalProtocolError, RemoteProtocolError
 from oberth.formats.json_reader import (
     CONFIG_SIZE_MAX,
     check_counts,
     parse_config,
 )
 from oberth.formats.json_values import LENIENT_SIZE_MAX, ObjectKey
+from oberth.remoting.command import FRAME_SIZE_MAX
 
 _T = TypeVar("_T")
 
@@ -154,6 +155,9 @@ def render_in_slices(body: Body) -> Generator[None, None, bytearray]:
     """`Body.encode` of a body with any number of entries: yields each quarter of a millisecond.
 
     The bytes grow with each slice: joining megabytes at the end would take tens of milliseconds.
+
+    Raises:
+        LocalProtocolError: they become more than a frame may have.
     """
     done = bytearray()
     out: list[bytes] = []
@@ -161,6 +165,10 @@ def render_in_slices(body: Body) -> Generator[None, None, bytearray]:
         if len(out) >= ENTRIES_A_SLICE * 4:
             done += b"".join(out)
             out.clear()
+            if len(done) > FRAME_SIZE_MAX:
+                raise LocalProtocolError(
+                    f"the answer is longer than a frame may be, {FRAME_SIZE_MAX} bytes"
+                )
             yield
     done += b"".join(out)
     return done
