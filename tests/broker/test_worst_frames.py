@@ -46,9 +46,15 @@ from oberth.remoting.bodies.admin import (
     LIST_SIZE_MAX,
     TOPICS_PER_LIST_MAX,
 )
+from oberth.remoting.bodies.base import ANSWER_SIZE_MAX
 from oberth.remoting.bodies.registration import REGISTERED_TOPICS_MAX
 from oberth.remoting.code import RequestCode as Code
-from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode_frame_bytes
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    RemotingCommand,
+    create_response,
+    encode_frame_bytes,
+)
 from oberth.remoting.connection import RemotingConnection
 from oberth.remoting.headers.base import field_types
 from oberth.remoting.headers.table import HEADERS
@@ -653,6 +659,45 @@ async def test_a_client_of_very_many_groups_with_a_long_id(
     assert one is not None
     assert (shown.code, one.code) == (1, 0)
     assert "the answer is longer than a frame may be" in str(shown.remark)
+
+
+@pytest.mark.parametrize("name", ["lists", "queues", "texts"])
+async def test_what_a_client_answers_to_223(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What a member of the group says holds the loop no longer than a request may."""
+    live = await make_live()
+    queues = 5000
+    answer = {
+        "lists": b"{'a':[" + b"[]," * 5_000_000 + b"]}",
+        "queues": filled(
+            ANSWER_SIZE_MAX,
+            lambda n: b'{"brokerName":"broker-a","queueId":%d,"topic":"T"}:%d' % (n, n),
+            b'{"messageQueueTable":{',
+            b"}}",
+        ),
+        "texts": b"{'a':[" + b"''," * 60_000 + b"]}",
+    }[name]
+    table = ProcessorTable()
+    table.sync([40], lambda channel, request: None)
+    table.sync([221], lambda channel, request: create_response(request, 0, body=answer))
+    await live.another(table).heartbeat("G", {"T": "*"}, client_id="member")
+    turns = Turns(monkeypatch)
+    frames = [Frame(name, 223, {"topic": "T", "group": "G"})]
+    peer = await asyncio.to_thread(RawPeer, live.broker.address)
+    warm_up()
+    turns.counting = True
+    await asyncio.to_thread(peer.send, frames[0])
+    await asyncio.to_thread(peer.read_until, 1)
+    turns.counting = False
+    await asyncio.to_thread(peer.close)
+    assert turns.most <= OPERATIONS_MAX
+    (told,) = peer.answers
+    assert told.code == 0
+    count = told.body_bytes().count(b'"queueId":')
+    assert count > queues if name == "queues" else count == 0
+    member = b'"member":' in told.body_bytes()
+    assert member is (name != "lists")
 
 
 @pytest.mark.parametrize("how", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "unknown"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -26,6 +27,15 @@ from tests.proxy.conftest import (
 from oberth.client import Message, Producer, PushConsumer
 from oberth.proxy import messages as m
 from oberth.proxy.codes import Code
+from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.running_info import (
+    RUNNING_INFO_SIZE_MAX,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
+from oberth.remoting.command import RemotingCommand, create_response
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -257,6 +267,47 @@ async def test_what_clients_tell(mq: EmbeddedBroker) -> None:
                 admin, "VerifyMessage", Code.MESSAGE_NOT_FOUND, topic="T", group="R",
                 client_id=member.client_id, message_id="0" * 32,
             )  # fmt: skip
+
+
+async def test_what_a_member_made_up_of_itself(mq: EmbeddedBroker) -> None:
+    """It is asked by way of the broker, and its answer is read beside the loop, or not at all."""
+    add_topic(mq, "T")
+    add_group(mq, "G")
+    queues = {MessageQueue(broker_name="b", queue_id=n, topic="T"): n for n in range(1000)}
+    honest = ConsumerRunningInfo(
+        mq_table={queue: ProcessQueueInfo(commit_offset=n) for queue, n in queues.items()}
+    ).encode()
+    many = b"{'a':[" + b"[]," * 20_000 + b"]}"
+    long = b'{"jstack":"' + b"x" * RUNNING_INFO_SIZE_MAX + b'"}'
+    answers = [honest, many, long]
+    threads = []
+    decode = ConsumerRunningInfo.decode
+
+    def noted(data: bytes, size_max: int) -> ConsumerRunningInfo:
+        threads.append(threading.current_thread())
+        return decode(data, size_max)
+
+    table = ProcessorTable()
+    table.sync([40], lambda channel, request: None)
+    table.sync([307], lambda channel, request: create_response(request, 0, body=answers[0]))
+    heartbeat = {
+        "clientID": "member",
+        "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}]}],
+    }
+    async with RemotingClient(table) as member, nobody(mq) as admin:
+        request = RemotingCommand(code=34, body=json.dumps(heartbeat).encode(), version=479)
+        await member.invoke(str(mq.broker.address), request, 5.0)
+        asked = {"group": "G", "client_id": "member"}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ConsumerRunningInfo, "decode", noted)
+            info = await ask(admin, "GetConsumerRunningInfo", **asked)
+        assert len(info.consumer_running_info.message_queue_table) == 1000
+        assert threads
+        assert threading.current_thread() not in threads
+        for answers[0] in (many, long):
+            code = Code.INTERNAL_SERVER_ERROR
+            refused = await ask(admin, "GetConsumerRunningInfo", code, **asked)
+            assert "allowed" in refused.status.message
 
 
 async def test_the_level_of_the_log(mq: EmbeddedBroker) -> None:

@@ -34,7 +34,7 @@ from oberth.remoting.bodies import (
     running_info,
     stats,
 )
-from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, render_in_slices
+from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, parse, render_in_slices
 from oberth.remoting.code import MQVersion, RequestCode
 from oberth.remoting.connection import RemotingConnection
 
@@ -477,3 +477,29 @@ def test_a_body_in_slices_ends_where_no_frame_may_be_longer(
     work = render_in_slices(clients.ProducerTableInfo(data={"g": producers}))
     with pytest.raises(LocalProtocolError, match="longer than a frame may be, 100000 bytes"):
         next(work)
+    monkeypatch.setattr(offsets, "FRAME_SIZE_MAX", 100_000)
+    with pytest.raises(LocalProtocolError, match="longer than a frame may be, 100000 bytes"):
+        list(offsets.status_body({f"c{n}": b"x" * 1000 for n in range(3000)}))
+
+
+def test_how_much_of_a_body_may_be_a_dialect() -> None:
+    """Only who says so reads more than a loop has time for."""
+    told = {MessageQueue(broker_name="b", queue_id=n, topic="t"): n for n in range(1000)}
+    for body, read in (
+        (offsets.GetConsumerStatusBody(message_queue_table=told), "message_queue_table"),
+        (offsets.ResetOffsetBody(offset_table=told), "offset_table"),
+        (stats.TopicStatsTable(offset_table=dict.fromkeys(told, stats.TopicOffset())), ""),
+        (stats.ConsumeStats(offset_table=dict.fromkeys(told, stats.OffsetWrapper())), ""),
+    ):
+        data = body.encode()
+        with pytest.raises(BodyError, match="in a dialect of JSON, at most 16384 are allowed"):
+            type(body).decode(data)
+        assert type(body).decode(data, len(data)) == body
+        assert getattr(type(body).decode_answer(data), read or "offset_table")
+        with pytest.raises(BodyError, match=f"an answer of {len(data)} bytes, allowed 1000"):
+            type(body).decode_answer(data, 1000)
+    many = b"{'a':[" + b"[]," * 20_000 + b"]}"
+    with pytest.raises(BodyError, match="20002 objects and lists, at most 12288 are allowed"):
+        offsets.offsets_told(many)
+    with pytest.raises(BodyError, match="at most 16384 are allowed"):
+        parse(many, "body")

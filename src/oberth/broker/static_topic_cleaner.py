@@ -239,7 +239,7 @@ class StaticTopicCleaner:
         )
         if response.code != ResponseCode.SUCCESS:
             return False
-        config = qm.mapping_of_topic_config(response.body_bytes())
+        config = await asyncio.to_thread(qm.mapping_of_topic_config, response.body_bytes())
         if config is None or config.bname != leader:
             return False
         if (config.epoch, config.total_queues) != (mine.epoch, mine.total_queues):

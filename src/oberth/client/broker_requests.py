@@ -15,7 +15,7 @@ from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.stage import Stage
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
 from oberth.remoting.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -101,7 +101,7 @@ class BrokerRequests:
         header = request.header(ResetOffsetRequestHeader)
         consumer = self._consumers.get(header.group)
         if consumer is not None:
-            offsets = ResetOffsetBody.decode(request.body_bytes()).offset_table
+            offsets = ResetOffsetBody.decode(request.body_bytes(), FRAME_SIZE_MAX).offset_table
             await consumer.reset_offsets(header.topic, dict(offsets))
 
     def _on_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

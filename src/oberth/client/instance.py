@@ -48,8 +48,8 @@ from oberth.remoting.bodies.clients import (
 )
 from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_request
 from oberth.remoting.command import Body as CommandBody
-from oberth.remoting.command import RemotingCommand, create_request
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.group import (
     GetConsumerListByGroupRequestHeader,
@@ -424,7 +424,7 @@ class ClientInstance:
         )
         if response.code != ResponseCode.SUCCESS or not response.body_bytes():
             return None
-        route = TopicRouteData.decode(response.body_bytes())
+        route = TopicRouteData.decode(response.body_bytes(), FRAME_SIZE_MAX)
         check_route(topic, route)
         return route
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from oberth.errors import ClientError, FormatError, MQClientError, RemotingError
+from oberth.formats.json_reader import CONFIG_SIZE_MAX
 from oberth.remoting.bodies.base import BodyError, MessageQueue
 from oberth.remoting.bodies.offsets import ResetOffsetBody
 
@@ -205,7 +206,7 @@ class LocalFileOffsetStore:
             except FileNotFoundError:
                 continue
             try:
-                return dict(ResetOffsetBody.decode(data).offset_table)
+                return dict(ResetOffsetBody.decode(data, CONFIG_SIZE_MAX).offset_table)
             except (BodyError, FormatError) as error:
                 problems.append(f"{path}: {error}")
         if problems:

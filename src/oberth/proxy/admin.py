@@ -6,10 +6,12 @@ Each call becomes the commands that mqadmin sends, so access control decides by 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
@@ -39,16 +41,19 @@ from oberth.proxy.convert import (
     type_name,
 )
 from oberth.proxy.core import Context, ServiceCore, check_count, group_of, topic_of
+from oberth.remoting.aio.long_answers import LongAnswers
+from oberth.remoting.bodies.base import ANSWER_SIZE_MAX
 from oberth.remoting.bodies.clients import ConsumerConnection
 from oberth.remoting.bodies.route import BrokerData, GroupList, QueueData, TopicList, TopicRouteData
 from oberth.remoting.bodies.running_info import (
+    RUNNING_INFO_SIZE_MAX,
     CMResult,
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
 )
 from oberth.remoting.bodies.stats import ConsumeStats, OffsetWrapper, QueryConsumeTimeSpanBody
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand
 from oberth.remoting.headers.admin import GetTopicConfigRequestHeader, QueryMessageRequestHeader
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.group import (
@@ -113,6 +118,7 @@ class AdminService:
         self._connections = connections
         self._counted = (0.0, 0, 0)
         self._rates = (0.0, 0.0)
+        self._answers = LongAnswers()
 
     def handlers(self) -> dict[str, Handler]:
         """What serves each path."""
@@ -157,14 +163,22 @@ class AdminService:
         header: CommandHeader,
         decode: Callable[[bytes], B],
         *allowed: ResponseCode,
+        size_max: int | None = None,
     ) -> B | None:
-        """A broker's answer; None where it answers with a code that is allowed."""
+        """A broker's answer; None where it answers with a code that is allowed.
+
+        A thread decodes it where ``size_max`` says how long it may be: a client chose what is in
+        it, or it is no JSON proper.
+        """
         answer = await self._core.invoke(context, broker, code, header.to_ext_fields())
         if answer.code in allowed:
             return None
         if answer.code != ResponseCode.SUCCESS:
             raise StatusError(code_of(answer.code), answer.remark or f"code {answer.code}")
-        return decode(bytes(answer.body_bytes()))
+        data = bytes(answer.body_bytes())
+        if size_max is None:
+            return await self._answers.of_broker(decode, data)
+        return await self._answers.read(decode, data, size_max)
 
     async def _brokers(
         self, context: Context, topic: str, code: RequestCode, header: CommandHeader
@@ -349,8 +363,10 @@ class AdminService:
         header = GetConsumeStatsRequestHeader(consumer_group=group)
         for broker in await self._core.backend.brokers():
             stats = await self._ask(
-                context, broker, RequestCode.GET_CONSUME_STATS, header, ConsumeStats.decode
-            )
+                context, broker, RequestCode.GET_CONSUME_STATS, header,
+                partial(ConsumeStats.decode, lenient_size_max=FRAME_SIZE_MAX),
+                size_max=FRAME_SIZE_MAX,
+            )  # fmt: skip
             assert stats is not None
             for queue, offsets in stats.offset_table.items():
                 if not wanted or queue.topic in wanted:
@@ -606,7 +622,8 @@ class AdminService:
             found[0].broker_name,
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             header,
-            ConsumeMessageDirectlyResult.decode,
+            ConsumeMessageDirectlyResult.decode_answer,
+            size_max=ANSWER_SIZE_MAX,
         )
         assert result is not None
         if result.consume_result not in (CMResult.CR_SUCCESS, CMResult.CR_COMMIT):
@@ -625,7 +642,7 @@ class AdminService:
             try:
                 found = await self._ask(
                     context, broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header,
-                    ConsumerRunningInfo.decode,
+                    ConsumerRunningInfo.decode_answer, size_max=RUNNING_INFO_SIZE_MAX,
                 )  # fmt: skip
             except StatusError as error:
                 failure = error
@@ -642,7 +659,7 @@ class AdminService:
     async def _running_info(self, context: Context, request: Any, response: Any) -> None:
         group = group_of(request.group)
         info = await self._info_of(context, group, request.client_id, with_stacks=False)
-        fill_running_info(response.consumer_running_info, info)
+        await asyncio.to_thread(fill_running_info, response.consumer_running_info, info)
 
     # Ourselves
 

@@ -30,6 +30,7 @@ from oberth.proxy.local import RequestHandler
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.aio.long_answers import LongAnswers
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.stage import Stage
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
@@ -143,6 +144,7 @@ class ClusterBackend:
         self._cluster = Facts(self._ask_cluster)
         self._routes = Facts(self._ask_route)
         self._topics = Facts(self._ask_topic)
+        self._answers = LongAnswers()
         self._groups = Facts(self._ask_group)
 
     async def __aenter__(self) -> ClusterBackend:
@@ -212,7 +214,7 @@ class ClusterBackend:
                 unreached = error  # the others know it as well
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                config = TopicConfig.decode(answer.body_bytes())
+                config = await self._answers.of_broker(TopicConfig.decode, answer.body_bytes())
                 return config.attributes.get("message.type", "")
         if unreached is not None:
             raise unreached
@@ -232,7 +234,9 @@ class ClusterBackend:
             except (RemotingError, MQClientError) as error:
                 unreached = error
                 continue
-            return SubscriptionGroupConfig.decode(answer.body_bytes())
+            return await self._answers.of_broker(
+                SubscriptionGroupConfig.decode, answer.body_bytes()
+            )
         if unreached is not None:
             raise unreached
         return None

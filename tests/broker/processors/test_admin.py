@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from oberth.formats.config_json import ObjectKey, parse_config
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message import decode_record
 from oberth.remoting.aio.processors import ProcessorTable
+from oberth.remoting.bodies.base import ANSWER_SIZE_MAX, MessageQueue
+from oberth.remoting.bodies.offsets import GetConsumerStatusBody
 from oberth.remoting.bodies.stats import ConsumeStatsList, OffsetWrapper
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
 
 
 def topic_fields(topic: str, **more: str) -> dict[str, str]:
@@ -439,6 +442,37 @@ async def test_what_clients_believe(live: Any) -> None:
     assert queues(body["consumerTable"]["one"]) == {("T", 0): 5}
 
 
+async def test_a_client_that_answers_more_than_is_read(live: Any) -> None:
+    """What one of two members made up is left out; the offsets of the other are shown."""
+    shown = [b"{'a':[" + b"[]," * 20_000 + b"]}"]
+
+    def answer(channel: object, request: RemotingCommand) -> RemotingCommand:
+        return create_response(request, 0, body=shown[0])
+
+    for name, body in (
+        ("evil", b""), ("good", GetConsumerStatusBody(
+            message_queue_table={MessageQueue(broker_name="b", queue_id=3, topic="T"): 7}
+        ).encode()),
+    ):  # fmt: skip
+        table = ProcessorTable()
+        table.sync([40], lambda channel, request: None)
+        table.sync([221], answer if not body else partial(
+            lambda body, channel, request: create_response(request, 0, body=body), body
+        ))  # fmt: skip
+        await live.another(table).heartbeat("G", {"T": "*"}, client_id=name)
+    good = b'{{"brokerName":"b","queueId":3,"topic":"T"}:7}'
+    for body in (
+        shown[0],
+        b"{" + b" " * ANSWER_SIZE_MAX + b"}",
+        b'{"messageQueueTable":{"' + b"x" * ANSWER_SIZE_MAX + b'":1}}',
+        b'{"messageQueueTable":[1]}',
+    ):
+        shown[0] = body
+        response = await live.peer.call(223, {"topic": "T", "group": "G"})
+        assert response.code == 0
+        assert response.body == b'{"consumerTable":{"good":%b},"messageQueueTable":{}}' % good
+
+
 async def test_progress_of_many_groups_is_gathered_in_turns(
     live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,7 +528,7 @@ async def test_progress_that_was_gathered_is_bytes_at_once(
 
     monkeypatch.setattr(admin_offsets, "OffsetWrapper", Counted)
     answer = await live.peer.call(317, {"isOrder": "false"})
-    body = ConsumeStatsList.decode(answer.body_bytes())
+    body = ConsumeStatsList.decode(answer.body_bytes(), FRAME_SIZE_MAX)
     assert [len(found) for entry in body.consume_stats_list for found in entry.values()] == [
         10
     ] * 100

@@ -8,22 +8,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
+from oberth.broker.tasks import result_in_turns
 from oberth.errors import RemotingError
 from oberth.formats import names
 from oberth.formats.config_json import config_in_slices
 from oberth.formats.topic_config import TopicConfig
+from oberth.remoting.aio.long_answers import LongAnswers
 from oberth.remoting.bodies.base import BodyError, MessageQueue, render_in_slices
 from oberth.remoting.bodies.offsets import (
-    GetConsumerStatusBody,
     MessageQueueForC,
     ResetOffsetBody,
     ResetOffsetBodyForC,
+    offsets_told,
+    status_body,
 )
 from oberth.remoting.bodies.stats import (
     ConsumeStats,
@@ -112,6 +115,7 @@ class OffsetAdminProcessor:
         self._dispatch_now = dispatch_now
         self._on_offset_reset = on_offset_reset
         self._answer_behind_log = answer_behind_log
+        self._answers = LongAnswers()
 
     # How far
 
@@ -513,7 +517,7 @@ class OffsetAdminProcessor:
         answers = await asyncio.gather(
             *(self._status_of(client, header) for client in wanted), return_exceptions=True
         )
-        table: dict[str, Any] = {}
+        table: dict[str, bytes] = {}
         for client, answer in zip(wanted, answers, strict=True):
             if isinstance(answer, BaseException):
                 _LOG.warning(
@@ -521,12 +525,11 @@ class OffsetAdminProcessor:
                 )
             else:
                 table[client.client_id] = answer
-        body = GetConsumerStatusBody(consumer_table=table)
-        return create_response(request, ResponseCode.SUCCESS, body=body.encode())
+        raw = await result_in_turns(status_body(table))
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
 
-    async def _status_of(
-        self, client: ClientInfo, header: GetConsumerStatusRequestHeader
-    ) -> dict[MessageQueue, int]:
+    async def _status_of(self, client: ClientInfo, header: GetConsumerStatusRequestHeader) -> bytes:
+        """A client's offsets as they stand in the answer of 223."""
         if client.version < MQVersion.V3_0_7_SNAPSHOT:
             raise BodyError(f"the client does not support this feature. version={client.version}")
         channel: Channel = client.channel  # type: ignore[assignment]
@@ -536,7 +539,7 @@ class OffsetAdminProcessor:
         )
         if response.code != ResponseCode.SUCCESS or not response.body:
             raise BodyError(f"code {response.code}: {response.remark}")
-        return GetConsumerStatusBody.decode(response.body_bytes()).message_queue_table
+        return await self._answers.read(offsets_told, response.body_bytes())
 
 
 def _pops(online: ConsumerGroup, group: str, topic: str) -> bool:

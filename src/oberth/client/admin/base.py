@@ -10,10 +10,11 @@ from oberth.client.config import ClientConfig, client_config
 from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.remoting.aio.long_answers import LongAnswers
 from oberth.remoting.bodies.base import BodyError, parse
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_request
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_request
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.namesrv import (
     DeleteKVConfigRequestHeader,
@@ -39,7 +40,7 @@ def object_of(body: bytes, what: str) -> dict[str, Any]:
     Raises:
         BodyError: it is none; the message says of ``what``.
     """
-    found = parse(body, what)
+    found = parse(body, what, FRAME_SIZE_MAX)
     if not isinstance(found, dict):
         raise BodyError(f"{what}: a JSON {type(found).__name__}, allowed an object")
     return found
@@ -119,6 +120,7 @@ class AdminBase(ClientService):
         self.config = client_config(config, namesrv_addr)
         self._timeout_s = timeout_ms / 1000
         self._instance: ClientInstance | None = None
+        self._answers = LongAnswers()
 
     async def start(self) -> None:
         """Get ready; connections are opened when they are needed."""
@@ -185,7 +187,7 @@ class AdminBase(ClientService):
         response = await self._client().ask_name_server(
             RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=self._timeout_s
         )
-        return ClusterInfo.decode(response.body_bytes())
+        return ClusterInfo.decode(response.body_bytes(), FRAME_SIZE_MAX)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """The masters' addresses by broker name; of one cluster, or of all.

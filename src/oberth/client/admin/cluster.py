@@ -28,6 +28,7 @@ from oberth.remoting.bodies.stats import (
     TopicStatsTable,
 )
 from oberth.remoting.code import RequestCode
+from oberth.remoting.command import FRAME_SIZE_MAX
 from oberth.remoting.headers.admin import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
@@ -208,7 +209,7 @@ class ClusterAdmin(AdminBase):
         """Both ends of a topic's queues on one broker."""
         header = GetTopicStatsInfoRequestHeader(topic=topic)
         return TopicStatsTable.decode(
-            await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
+            await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header), FRAME_SIZE_MAX
         )
 
     async def clean_unused_topic(self, addr: str) -> None:

@@ -24,12 +24,17 @@ from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
 from oberth.remoting.bodies.route import (
     GroupList,
 )
-from oberth.remoting.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from oberth.remoting.bodies.running_info import (
+    RUNNING_INFO_SIZE_MAX,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+)
 from oberth.remoting.bodies.stats import (
     ConsumeStats,
     QueryConsumeTimeSpanBody,
 )
 from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import FRAME_SIZE_MAX
 from oberth.remoting.headers.base import CommandHeader
 from oberth.remoting.headers.group import (
     CloneGroupOffsetRequestHeader,
@@ -268,7 +273,9 @@ class GroupAdmin(TopicAdmin):
         body = await self._ask_one_of(
             masters, RequestCode.GET_CONSUMER_RUNNING_INFO, header, QUERY_TIMEOUT_S
         )
-        return ConsumerRunningInfo.decode(body)
+        return await self._answers.read(
+            ConsumerRunningInfo.decode_answer, body, RUNNING_INFO_SIZE_MAX
+        )
 
     async def consume_message_directly(
         self, group: str, client_id: str, offset_msg_id: str, topic: str
@@ -284,7 +291,7 @@ class GroupAdmin(TopicAdmin):
             header,
             timeout_s=QUERY_TIMEOUT_S,
         )
-        return ConsumeMessageDirectlyResult.decode(body)
+        return await self._answers.read(ConsumeMessageDirectlyResult.decode_answer, body)
 
     async def set_message_request_mode(
         self, topic: str, group: str, mode: str, pop_share_queue_num: int = 0
@@ -341,7 +348,7 @@ class GroupAdmin(TopicAdmin):
                 header,
                 timeout_s=max(CONSUME_STATS_TIMEOUT_S, self._timeout_s),
             )
-            return ConsumeStats.decode(body)
+            return ConsumeStats.decode(body, FRAME_SIZE_MAX)
 
         for stats in (await ask_each(masters, ask, silent)).values():
             progress.tps += stats.consume_tps
@@ -414,7 +421,7 @@ class GroupAdmin(TopicAdmin):
                     raise
                 offline.append(broker_name)
             else:
-                made.update(ResetOffsetBody.decode(body).offset_table)
+                made.update(ResetOffsetBody.decode(body, FRAME_SIZE_MAX).offset_table)
 
         masters = {
             name: addr

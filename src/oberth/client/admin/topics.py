@@ -32,6 +32,7 @@ from oberth.remoting.bodies.stats import (
     TopicStatsTable,
 )
 from oberth.remoting.code import RequestCode
+from oberth.remoting.command import FRAME_SIZE_MAX
 from oberth.remoting.headers.admin import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
@@ -210,7 +211,7 @@ class TopicAdmin(AdminBase):
 
         async def ask(_: str, addr: str) -> TopicStatsTable:
             body = await self._ask(addr, RequestCode.GET_TOPIC_STATS_INFO, header)
-            return TopicStatsTable.decode(body)
+            return TopicStatsTable.decode(body, FRAME_SIZE_MAX)
 
         made = TopicStatsTable()
         for found in (await ask_each(await self._masters_of(topic), ask, silent)).values():

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import msgspec
 
+from oberth.formats.json_values import LENIENT_SIZE_MAX
 from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, parse
 
 BIT_SET_SIZE_MAX: Final = 4096
@@ -112,11 +113,11 @@ class BatchAckMessageRequestBody(Body):
     broker_name: str = ""
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, lenient_size_max: int = LENIENT_SIZE_MAX) -> Self:
         """See ``Body.decode``; takes the fields' long names too."""
         if b'"startOffset"' in data:
-            return cls.from_tree(parse(data, cls.__name__))
-        return super().decode(data)
+            return cls.from_tree(parse(data, cls.__name__, lenient_size_max))
+        return super().decode(data, lenient_size_max)
 
     @classmethod
     def _mend(cls, tree: dict[str, object]) -> dict[str, object]:

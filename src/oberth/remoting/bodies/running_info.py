@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
@@ -50,6 +50,10 @@ class ConsumeStatus(Body):
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
 
 
+RUNNING_INFO_SIZE_MAX: Final = 4 << 20
+"""Bytes of an answer of 307; the stacks of a thousand threads have 2 MiB."""
+
+
 class ConsumerRunningInfo(Body):
     """Answer of 307."""
 
@@ -65,6 +69,11 @@ class ConsumerRunningInfo(Body):
     status_table: dict[str, ConsumeStatus] = msgspec.field(default_factory=dict)
     subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
     user_consumer_info: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def decode_answer(cls, data: bytes, size_max: int = RUNNING_INFO_SIZE_MAX) -> Self:
+        """See `Body.decode_answer`."""
+        return super().decode_answer(data, size_max)
 
 
 class CMResult(enum.StrEnum):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from oberth.formats.json_values import LENIENT_SIZE_MAX
 from oberth.remoting.bodies.base import (
     Body,
     BodyError,
@@ -63,9 +64,9 @@ class ConsumeStatsList(Body):
     total_inflight_diff: int = 0
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes, lenient_size_max: int = LENIENT_SIZE_MAX) -> Self:
         """See ``Body.decode``."""
-        return cls.from_tree(parse(data, cls.__name__))
+        return cls.from_tree(parse(data, cls.__name__, lenient_size_max))
 
     @classmethod
     def from_tree(cls, tree: Any) -> Self:
