@@ -10,9 +10,10 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -57,6 +58,14 @@ Frames = Callable[[str], tuple[dict[str, Any], ...]]
 
 BOUND_S = 100.0
 """For what must happen: only a test that hangs takes so long."""
+
+
+def ended(slices: Generator[None, None, RemotingCommand]) -> RemotingCommand:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast(RemotingCommand, end.value)
 
 
 class Peer:
@@ -682,3 +691,31 @@ async def test_a_large_namespace_is_shown_in_turns(peer: Peer) -> None:
     assert len(list(peer.server._kv_list(cast(Channel, None), request))) > 5
     answer = await peer.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
     assert parse_config(answer.body_bytes())["table"] == table
+
+
+@pytest.mark.parametrize("version", [MQVersion.V4_9_3, MQVersion.V5_3_3])
+async def test_a_route_of_many_brokers_is_shown_in_turns(peer: Peer, version: int) -> None:
+    server = peer.server
+    server.config.order_message_enable = True
+    server.kv.put(ORDER_TOPIC_CONFIG, "T", "broker-0:4")
+    for number in range(64):
+        await peer.register(["T", "U"], name=f"broker-{number}", addr=f"10.0.0.{number}:10911")
+    request = create_request(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRouteInfoRequestHeader(topic="T")
+    )
+    request.version = version
+    answered: list[RemotingCommand] = []
+    channel = cast(Any, SimpleNamespace(reply=lambda _, answer: answered.append(answer)))
+    assert server._little_route(channel, request)
+    body = answered[0].body_bytes()
+    assert (await peer.route("T", version=version)).body_bytes() == body
+    assert ended(server._route_of_topic(channel, request)).body_bytes() == body
+    await peer.register(["T", "U"], name="broker-64", addr="10.0.1.1:10911")
+    assert not server._little_route(channel, request)
+    assert len(answered) == 1
+    route = server.routes.route("T")
+    assert route is not None
+    route.order_topic_conf = "broker-0:4"
+    expected = route.encode_old() if version == MQVersion.V4_9_3 else route.encode()
+    assert (await peer.route("T", version=version)).body_bytes() == expected
+    assert (await peer.route("X", version=version)).code == ResponseCode.TOPIC_NOT_EXIST

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -23,6 +23,7 @@ from oberth.namesrv.route_table import (
     RouteOptions,
     RouteTable,
 )
+from oberth.remoting.bodies.base import render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
 from oberth.remoting.bodies.route import ClusterInfo, QueueData, TopicList
 
@@ -599,3 +600,117 @@ def test_topics_that_are_new_are_counted_in_turns(monkeypatch: pytest.MonkeyPatc
     assert len(list(table._count_topics(topics(*names)))) == 6, "none of them is new"
     with pytest.raises(RemoteProtocolError, match="120 topics, allowed 100"):
         table.register(broker(addr="b:1", name="b"), topics(*[f"u{n}" for n in range(60)]), 0)
+
+
+mapping_values = st.recursive(
+    st.sampled_from([None, True, 0, -5, 0.5, 1e20, "", "ä\n", "null"]),
+    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=60,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), brokers=st.integers(1, 30))
+def test_a_route_in_slices_is_the_same(data: st.DataObject, brokers: int) -> None:
+    table = RouteTable(RouteOptions(support_acting_master=True))
+    zones = st.none() | st.sampled_from(["east", "west"])
+    for number in range(brokers):
+        name = f"broker-{number}"
+        body = topics("T", "U")
+        if data.draw(st.booleans()):
+            body.mappings["T"] = {"currIdMap": {0: 0}, "more": data.draw(mapping_values)}
+        zone, broker_id = data.draw(zones), data.draw(st.sampled_from([0, 0, 2]))
+        registration = broker(
+            broker_id, f"a:{number}", name, zone_name=zone, enable_acting_master=broker_id > 0
+        )
+        table.register(registration, body, 0)
+    for zone in (None, "east"):
+        route, sliced = table.route("T", zone), ended(table.route_in_slices("T", zone))
+        assert (route is None) == (sliced is None)
+        if route is None or sliced is None:
+            continue
+        route.order_topic_conf = sliced.order_topic_conf = data.draw(st.none() | st.just("b:4"))
+        assert ended(render_in_slices(sliced)) == route.encode()
+        assert ended(sliced.encode_old_in_slices()) == route.encode_old()
+        assert b":null" not in route.encode()
+
+
+def test_routes_of_many_brokers_and_long_mappings_are_not_made_at_once() -> None:
+    table = RouteTable()
+    for number in range(65):
+        assert table.is_little("T")
+        table.register(broker(name=f"b-{number}", addr=f"a:{number}"), topics("T", "U"), 0)
+    assert not table.is_little("T")
+    for number in range(route_table.BROKERS_SHOWN_AT_ONCE):
+        table.register(broker(name=f"c-{number}", addr=f"c:{number}"), topics("T", "U"), 0)
+    assert len(list(table.route_in_slices("T"))) == 2
+    route = ended(table.route_in_slices("T"))
+    assert route is not None
+    assert len(list(render_in_slices(route))) >= 4
+    assert len(list(route.encode_old_in_slices())) >= 100
+    for number in range(5):
+        assert table.is_little("M")
+        for broker_id in range(64):
+            addr = f"m{number}:{broker_id}"
+            table.register(broker(broker_id, addr, f"m-{number}"), topics("M", "N"), 0)
+    assert not table.is_little("M")
+    mapped = topics("S", "V")
+    mapped.mappings["S"] = {"a": [0] * 8000}
+    table.register(broker(name="s", addr="s:1"), mapped, 0)
+    assert not table.is_little("S")
+    assert table.is_little("V")
+    route = ended(table.route_in_slices("S"))
+    assert route is not None
+    assert len(list(route.encode_old_in_slices())) >= 400
+
+
+def test_the_mappings_of_one_topic_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAPPING_SIZE_MAX", 100)
+    monkeypatch.setattr(route_table, "MAPPINGS_OF_TOPIC_SIZE_MAX", 250)
+    monkeypatch.setattr(route_table, "MAPPED_PER_SLICE", 150)
+    table = RouteTable()
+
+    def register(number: int, size: int, counter: int = 1, *names: str) -> int:
+        body = topics("T", "U", counter=counter)
+        for name in names or ("T",):
+            body.mappings[name] = {"a": "x" * (size - 8)}
+        name = f"b-{number}"
+        return len(list(table.register_in_slices(broker(name=name, addr=name), body, 0)))
+
+    for number in range(4):
+        register(number, 100)
+    assert list(table._mappings["T"]) == ["b-0", "b-1"]
+    register(0, 101, 2)  # too long for a mapping, and the one before is none any more
+    register(2, 100, 2)
+    assert list(table._mappings["T"]) == ["b-1", "b-2"]
+    register(1, 50, 2)  # its own does not count twice
+    register(3, 100, 2)
+    assert list(table._mappings["T"]) == ["b-2", "b-1", "b-3"]
+    assert table._mappings_size == 250
+    assert register(4, 100, 1, *[f"M{number}" for number in range(6)]) == 2
+    table.check()
+
+
+def test_a_broker_that_is_back_is_shown_with_what_it_has_said_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(route_table, "SWEPT_AT_ONCE", 1)
+    table = RouteTable()
+    body = topics("T", "U", "V")
+    body.mappings.update({"T": {"a": 1}, "U": {"a": 1}})
+    table.register(broker(), body, 0)
+    table.register(broker(name="broker-b", addr="b:1"), topics("T", "U"), 0)
+    table.unregister("broker-a", "a:1")
+    table.register(broker(), topics("U", "W"), 1)
+    for slices in (table.route_in_slices("T"), table.route_in_slices("U")):
+        route = ended(slices)
+        assert route is not None
+        assert route.topic_queue_mapping_by_broker is None
+    route = table.route("T")
+    assert route is not None
+    assert [queues.broker_name for queues in route.queue_datas] == ["broker-b"]
+    assert table.route("V") is None
+    assert addresses(table, "W") == {0: "a:1"}
+    while table.sweep():
+        table.check()
+    assert table._mappings == {}

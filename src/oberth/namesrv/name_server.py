@@ -158,7 +158,6 @@ class NameServer(Service):
             RequestCode.QUERY_DATA_VERSION: self._query_data_version,
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
             RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route_of_topic,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             RequestCode.GET_KV_CONFIG: self._get_kv_config,
@@ -188,6 +187,9 @@ class NameServer(Service):
         )
         for code, handler in on_loop.items():
             table.sync([code], handler)
+        table.sliced(
+            [RequestCode.GET_ROUTEINFO_BY_TOPIC], self._route_of_topic, at_once=self._little_route
+        )
         for code, in_slices in sliced.items():
             table.sliced([code], in_slices)
         for code, handler in writing.items():
@@ -322,34 +324,71 @@ class NameServer(Service):
 
     # Routes
 
-    def _route_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        config = self.config
-        if config.need_wait_for_service:
-            up_s = asyncio.get_running_loop().time() - self._started_at
-            if up_s < config.wait_seconds_for_service:
-                return create_response(
-                    request,
-                    ResponseCode.SYSTEM_ERROR,
-                    f"name server not ready: up for {up_s:.0f} s, "
-                    f"waits {config.wait_seconds_for_service} s for brokers",
-                )
+    def _little_route(self, channel: Channel, request: RemotingCommand) -> bool:
+        """Answer 105 of a topic on few brokers: clients do not wait for those who ask for much."""
         header = request.header(headers.GetRouteInfoRequestHeader)
-        fields = request.fields
-        zone_name = fields.get(ZONE_NAME) or None
-        if fields.get(ZONE_MODE, "").lower() != "true":
-            zone_name = None
-        route = self.routes.route(header.topic, zone_name)
-        if route is None:
+        if not self.routes.is_little(header.topic):
+            return False
+        response = self._not_ready(request)
+        if response is None:
+            route = self.routes.route(header.topic, _zone_of(request))
+            raw = None
+            if route is not None:
+                self._add_order(header.topic, route)
+                raw = route.encode() if _is_standard(request, header) else route.encode_old()
+            response = self._route_answer(channel, request, header.topic, raw)
+        channel.reply(request, response)
+        return True
+
+    def _route_of_topic(self, channel: Channel, request: RemotingCommand) -> Answering:
+        """105 of any topic."""
+        header = request.header(headers.GetRouteInfoRequestHeader)
+        response = self._not_ready(request)
+        if response is not None:
+            return response
+        route = yield from self.routes.route_in_slices(header.topic, _zone_of(request))
+        raw = None
+        if route is not None:
+            self._add_order(header.topic, route)
+            is_standard = _is_standard(request, header)
+            raw = yield from (
+                render_in_slices(route) if is_standard else route.encode_old_in_slices()
+            )
+        return self._route_answer(channel, request, header.topic, raw)
+
+    def _not_ready(self, request: RemotingCommand) -> RemotingCommand | None:
+        """The answer of a name server that waits for brokers to register."""
+        config = self.config
+        if not config.need_wait_for_service:
+            return None
+        up_s = asyncio.get_running_loop().time() - self._started_at
+        if up_s >= config.wait_seconds_for_service:
+            return None
+        return create_response(
+            request,
+            ResponseCode.SYSTEM_ERROR,
+            f"name server not ready: up for {up_s:.0f} s, "
+            f"waits {config.wait_seconds_for_service} s for brokers",
+        )
+
+    def _add_order(self, topic: str, route: TopicRouteData) -> None:
+        if self.config.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+
+    def _route_answer(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        topic: str,
+        raw: bytes | bytearray | None,
+    ) -> RemotingCommand:
+        if raw is None:
             return create_response(
                 request,
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic}",
+                f"No topic route info in name server for the topic: {topic}",
             )
-        if config.order_message_enable:
-            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, header.topic)
-        standard = request.version >= MQVersion.V4_9_4 or header.accept_standard_json_only
-        body = route.encode() if standard else route.encode_old()
-        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, body))
+        return create_response(request, ResponseCode.SUCCESS, body=self._as_dialled(channel, raw))
 
     def _as_dialled(self, channel: Channel, body: bytes | bytearray) -> bytes | bytearray:
         """A body with our own broker at the address under which the client reached us."""
@@ -558,6 +597,19 @@ class NameServer(Service):
                 _LOG.warning("%s could not be told of %s: %s", target, change, error)
 
         await asyncio.gather(*(tell(target) for target in change.targets))
+
+
+def _zone_of(request: RemotingCommand) -> str | None:
+    """The zone that a client wants brokers of; None: of any."""
+    fields = request.fields
+    if fields.get(ZONE_MODE, "").lower() != "true":
+        return None
+    return fields.get(ZONE_NAME) or None
+
+
+def _is_standard(request: RemotingCommand, header: headers.GetRouteInfoRequestHeader) -> bool:
+    """Whether a client reads JSON proper."""
+    return request.version >= MQVersion.V4_9_4 or bool(header.accept_standard_json_only)
 
 
 def _topic_list(request: RemotingCommand, topics: TopicList) -> Answering:

@@ -23,6 +23,7 @@ import msgspec
 from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
 from oberth.formats.names import is_stored_topic
+from oberth.remoting.bodies.base import encode_without_none
 from oberth.remoting.bodies.registration import (
     TOPICS_PER_SLICE,
     RegisterBrokerBody,
@@ -53,11 +54,26 @@ QUEUES_COUNT_MAX: Final = 2_000_000
 """Topics of each broker, all brokers together; one takes some 200 bytes."""
 
 MAPPINGS_COUNT_MAX: Final = 20_000
+"""Mappings of static topics, of each broker."""
+MAPPING_SIZE_MAX: Final = 32 << 10
+"""Bytes of one mapping as JSON."""
+MAPPINGS_OF_TOPIC_SIZE_MAX: Final = 1 << 20
+"""Bytes of the mappings of one topic: a route shows them all."""
 MAPPINGS_SIZE_MAX: Final = 64 << 20
-"""Bytes of all mappings as JSON."""
+"""Bytes of all mappings."""
 MAPPINGS_PER_SLICE: Final = 50
-"""Mappings that are taken over between two turns of the loop, of 32 KiB each."""
-"""Mappings of static topics, of each broker; one has 32 KiB at most."""
+"""Mappings that are taken over between two turns of the loop."""
+MAPPED_PER_SLICE: Final = 64 << 10
+"""Bytes of them, and one mapping more: some 5 ms where nulls are taken out of them."""
+
+LITTLE_ROUTE_BROKERS: Final = 64
+"""Broker names of a route that is answered at once."""
+LITTLE_ROUTE_ADDRESSES: Final = 256
+"""Addresses of it."""
+LITTLE_ROUTE_MAPPINGS: Final = 8 << 10
+"""Bytes of its mappings."""
+BROKERS_SHOWN_AT_ONCE: Final = 500
+"""Broker names of other routes between two turns of the loop."""
 
 NAME_LENGTH_MAX: Final = 255
 """Characters of what a broker calls itself, its cluster, its zone and its addresses."""
@@ -214,7 +230,7 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         self._brokers: dict[str, _BrokerGroup] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._mappings: dict[str, dict[str, tuple[Any, int]]] = {}  # with their sizes as JSON
+        self._mappings: dict[str, dict[str, bytes]] = {}  # as JSON: objects take 20 times as much
         self._mappings_size = 0
         self._live: dict[BrokerKey, LiveBroker] = {}
         # Broker names that are gone, and their topics, for `sweep`: no route shows them.
@@ -348,31 +364,44 @@ class RouteTable:
                 queues[name] = _queue_data(name, config, read_only)
         if not changed:
             return
+        taken = 0
         for number, (topic, mapping) in enumerate(body.mappings.items()):
-            if number and number % MAPPINGS_PER_SLICE == 0:
+            if (number and number % MAPPINGS_PER_SLICE == 0) or taken > MAPPED_PER_SLICE:
+                taken = 0
                 yield
                 if self._live.get(key) is not live:
                     return
-            self._take_mapping(group, topic, mapping)
+            taken += self._take_mapping(group, topic, mapping)
 
-    def _take_mapping(self, group: _BrokerGroup, topic: str, mapping: Any) -> None:
+    def _take_mapping(self, group: _BrokerGroup, topic: str, mapping: Any) -> int:
+        """Keep a mapping, if it is within the limits; how many bytes it has as JSON."""
         if not is_stored_topic(topic):
             _LOG.warning("mapping of %s not taken: %r names no topic", group.broker_name, topic)
-            return
+            return 0
         self._drop_mapping(topic, group.broker_name)
-        size = len(msgspec.json.encode(mapping))
-        if self._mappings_size + size > MAPPINGS_SIZE_MAX:
-            _LOG.warning(
-                "mapping of topic %s on %s not taken: %d bytes of mappings, allowed %d",
-                topic,
-                group.broker_name,
-                self._mappings_size + size,
-                MAPPINGS_SIZE_MAX,
-            )
-            return
-        self._mappings_size += size
+        text = msgspec.json.encode(mapping)
+        size = len(text)
+        others = sum(map(len, self._mappings.get(topic, {}).values()))
+        for what, found, allowed in (
+            ("it has %d bytes, allowed %d", size, MAPPING_SIZE_MAX),
+            ("%d bytes of that topic, allowed %d", others + size, MAPPINGS_OF_TOPIC_SIZE_MAX),
+            ("%d bytes of mappings, allowed %d", self._mappings_size + size, MAPPINGS_SIZE_MAX),
+        ):
+            if found > allowed:
+                _LOG.warning(
+                    f"mapping of topic %s on %s not taken: {what}",
+                    topic,
+                    group.broker_name,
+                    found,
+                    allowed,
+                )
+                return size
+        if b":null" in text:
+            text = encode_without_none(mapping)
+        self._mappings_size += len(text)
         group.mapped[topic] = None
-        self._mappings.setdefault(topic, {})[group.broker_name] = mapping, size
+        self._mappings.setdefault(topic, {})[group.broker_name] = text
+        return size
 
     def _drop_mapping(self, topic: str, broker_name: str) -> None:
         group = self._brokers.get(broker_name)
@@ -381,8 +410,7 @@ class RouteTable:
         mappings = self._mappings.get(topic)
         if mappings is None:
             return
-        _, size = mappings.pop(broker_name, (None, 0))
-        self._mappings_size -= size
+        self._mappings_size -= len(mappings.pop(broker_name, b""))
         if not mappings:
             del self._mappings[topic]
 
@@ -645,6 +673,22 @@ class RouteTable:
 
     # Answers
 
+    def is_little(self, topic: str) -> bool:
+        """Whether the route of a topic is made and written in some milliseconds, as most are."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            return True
+        if len(queues) > LITTLE_ROUTE_BROKERS:
+            return False
+        mappings = self._mappings.get(topic)
+        if mappings and sum(map(len, mappings.values())) > LITTLE_ROUTE_MAPPINGS:
+            return False
+        if len(queues) * MEMBERS_MAX <= LITTLE_ROUTE_ADDRESSES:
+            return True
+        groups = [self._brokers.get(broker_name) for broker_name in queues]
+        addresses = sum([len(group.addresses) for group in groups if group is not None])
+        return addresses <= LITTLE_ROUTE_ADDRESSES
+
     def route(self, topic: str, zone_name: str | None = None) -> TopicRouteData | None:
         """Where a topic is (105), or None.
 
@@ -656,10 +700,42 @@ class RouteTable:
         if queues is None:
             return None
         route = TopicRouteData()
-        for broker_name, queue_data in queues.items():
+        self._show(route, topic, zone_name, queues.items())
+        if not route.broker_datas:
+            return None
+        texts = self._mapping_texts(topic)
+        if texts:
+            route.topic_queue_mapping_by_broker = {
+                name: msgspec.json.decode(text) for name, text in texts.items()
+            }
+        return route
+
+    def route_in_slices(
+        self, topic: str, zone_name: str | None = None
+    ) -> Generator[None, None, TopicRouteData | None]:
+        """`route` of a topic on any number of brokers, its mappings as texts."""
+        route = TopicRouteData()
+        queues = list(self._topics.get(topic, {}).items())
+        for start in range(0, len(queues), BROKERS_SHOWN_AT_ONCE):
+            self._show(route, topic, zone_name, queues[start : start + BROKERS_SHOWN_AT_ONCE])
+            yield
+        if not route.broker_datas:
+            return None
+        route.topic_queue_mapping_by_broker = self._mapping_texts(topic)
+        return route
+
+    def _show(
+        self,
+        route: TopicRouteData,
+        topic: str,
+        zone_name: str | None,
+        queues: Iterable[tuple[str, QueueData]],
+    ) -> None:
+        """Add a topic's queues on some brokers to its route."""
+        for broker_name, queue_data in queues:
             group = self._brokers.get(broker_name)
-            if group is None:
-                continue
+            if group is None or topic not in group.topics:
+                continue  # it is gone, and has not said the topic since it is back
             if zone_name is not None and not _in_zone(group, zone_name):
                 continue
             broker_data = group.broker_data()
@@ -667,14 +743,18 @@ class RouteTable:
                 _act_as_master(broker_data, queue_data)
             route.broker_datas.append(broker_data)
             route.queue_datas.append(queue_data)
-        if not route.broker_datas:
-            return None
+
+    def _mapping_texts(self, topic: str) -> dict[str, msgspec.Raw] | None:
         mappings = self._mappings.get(topic)
-        if mappings:
-            route.topic_queue_mapping_by_broker = {
-                name: mapping for name, (mapping, _) in mappings.items() if name in self._brokers
-            }
-        return route
+        if not mappings:
+            return None
+        brokers = self._brokers
+        texts = {
+            name: msgspec.Raw(text)
+            for name, text in mappings.items()
+            if name in brokers and topic in brokers[name].mapped
+        }
+        return texts or None
 
     def cluster_info(self) -> ClusterInfo:
         """Everything that is registered (106)."""

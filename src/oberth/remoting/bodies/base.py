@@ -140,7 +140,12 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
         data = _encode(self)
         # A None became null, unless that stands in some text: then this costs a little time. Names
         # of topics, groups and clients, of which a body may have very many, have no colon.
-        return data if b":null" not in data else _encode(_without_none(msgspec.to_builtins(self)))
+        return data if b":null" not in data else encode_without_none(self)
+
+
+def encode_without_none(value: Any) -> bytes:
+    """``value`` as compact JSON; what is None in an object is left out, however deep it is."""
+    return _encode(_without_none(msgspec.to_builtins(value)))
 
 
 def render_fields(body: Body) -> bytes:

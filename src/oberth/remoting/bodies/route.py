@@ -49,8 +49,24 @@ class BrokerData(Body):
         return master if master is not None else next(iter(self.broker_addrs.values()), None)
 
 
+_decode: Final = msgspec.json.decode
+
+
+def _shown(body: Body) -> Any:
+    return _decode(body.encode())
+
+
+def _shown_broker(broker: BrokerData) -> Any:
+    return {**_shown(broker), "brokerAddrs": broker.broker_addrs}
+
+
 class TopicRouteData(Body):
-    """Answer of 105 and body of 217."""
+    """Answer of 105 and body of 217.
+
+    Attributes:
+        topic_queue_mapping_by_broker: of a static topic. Objects, or for the encodings in slices
+            texts (``msgspec.Raw``) without nulls.
+    """
 
     broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
     filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
@@ -61,6 +77,18 @@ class TopicRouteData(Body):
     def encode_old(self) -> bytes:
         """As fastjson writes it: broker ids bare. For clients before V4_9_4."""
         return format_config(_with_bare_ids(self.encode()), pretty=False).encode()
+
+    def encode_old_in_slices(self) -> Generator[None, None, bytearray]:
+        """`encode_old` for any number of brokers, of mappings as texts: yields as it writes."""
+        mappings = self.topic_queue_mapping_by_broker
+        fields = {
+            "brokerDatas": Shown(self.broker_datas, _shown_broker),
+            "filterServerTable": self.filter_server_table,
+            "orderTopicConf": self.order_topic_conf,
+            "queueDatas": Shown(self.queue_datas, _shown),
+            "topicQueueMappingByBroker": None if mappings is None else Shown(mappings, _decode),
+        }
+        return (yield from config_in_slices(fields))
 
 
 class ClusterInfo(Body):
@@ -75,15 +103,10 @@ class ClusterInfo(Body):
 
     def encode_old_in_slices(self) -> Generator[None, None, bytearray]:
         """`encode_old` for any number of brokers: yields about each millisecond."""
-
-        def shown(broker: BrokerData) -> Any:
-            document = msgspec.json.decode(broker.encode())
-            return {**document, "brokerAddrs": broker.broker_addrs}
-
         return (
             yield from config_in_slices(
                 {
-                    "brokerAddrTable": Shown(self.broker_addr_table, shown),
+                    "brokerAddrTable": Shown(self.broker_addr_table, _shown_broker),
                     "clusterAddrTable": self.cluster_addr_table,
                 }
             )
