@@ -719,3 +719,26 @@ async def test_a_route_of_many_brokers_is_shown_in_turns(peer: Peer, version: in
     expected = route.encode_old() if version == MQVersion.V4_9_3 else route.encode()
     assert (await peer.route("T", version=version)).body_bytes() == expected
     assert (await peer.route("X", version=version)).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_connections_that_close_together_are_swept_by_one(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that closed went on by itself: a turn of the loop swept for all of them."""
+    sweeps: list[int] = []
+
+    def sweep() -> bool:
+        sweeps.append(1)
+        return len(sweeps) < 9
+
+    monkeypatch.setattr(peer.server.routes, "connection_closed", lambda channel: ())
+    monkeypatch.setattr(peer.server.routes, "sweep", sweep)
+    for _ in range(4):
+        peer.server._on_close(cast(Channel, None))
+    assert len(sweeps) == 1
+    for turn in range(2, 12):
+        await asyncio.sleep(0)
+        assert len(sweeps) <= turn
+    assert len(sweeps) == 9
+    peer.server._sweep()
+    assert len(sweeps) == 10

@@ -6,6 +6,7 @@ Time is an argument, connections are plain words, so nothing is waited for.
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -714,3 +715,61 @@ def test_a_broker_that_is_back_is_shown_with_what_it_has_said_since(
     while table.sweep():
         table.check()
     assert table._mappings == {}
+
+
+@pytest.mark.parametrize("way", ["connection", "silence"])
+@pytest.mark.parametrize("has_slaves", [False, True])
+def test_brokers_that_go_together_are_swept_in_turns(
+    monkeypatch: pytest.MonkeyPatch, way: str, has_slaves: bool
+) -> None:
+    """1 000 brokers of 2 000 topics each: more than a second, where each was few enough."""
+    monkeypatch.setattr(route_table, "SWEPT_AT_ONCE", 20)
+    table = RouteTable()
+    work: list[str] = []
+
+    class Queues(dict[str, QueueData]):
+        def pop(self, name: str, *default: Any) -> Any:  # of a broker that is gone
+            work.append(name)
+            return super().pop(name, *default)
+
+        def get(self, name: str, *default: Any) -> Any:  # of one without a master
+            work.append(name)
+            return super().get(name, *default)
+
+    many = [f"T{number}" for number in range(10)]
+    for number in range(8):
+        name = f"b-{number}"
+        for broker_id in (0, 1) if has_slaves else (0,):
+            registration = broker(
+                broker_id,
+                f"{name}:{broker_id}",
+                name,
+                enable_acting_master=True,
+                connection=broker_id,
+                timeout_ms=10 + 10 * broker_id,
+            )
+            table.register(registration, topics(*many), 0)
+    table._topics = {topic: Queues(queues) for topic, queues in table._topics.items()}
+    if way == "connection":
+        table.connection_closed(0)
+    else:
+        table.expire(15)
+    table.check()
+    done = [len(work)]
+    for topic in many:
+        assert (table.route(topic) is not None) == has_slaves
+    while table.sweep():
+        table.check()
+        done.append(len(work))
+    done.append(len(work))
+    assert done[0] == 0
+    assert done[-1] == 80
+    assert all(after - before <= 20 for before, after in pairwise(done))
+    if not has_slaves:
+        assert table.topic_count == 0
+        return
+    assert not any(data.perm & 2 for queues in table._topics.values() for data in queues.values())
+    table.connection_closed(1)
+    while table.sweep():
+        pass
+    assert table.topic_count == 0

@@ -110,6 +110,7 @@ class NameServer(Service):
         self._telling: Counter[str] = Counter()  # tasks that announce changes of a broker name
         self._changes: dict[str, MinBrokerIdChange] = {}  # what they announce next
         self._expiry_timer: asyncio.TimerHandle | None = None
+        self._is_sweeping = False
         self._started_at = 0.0
 
     @property
@@ -533,8 +534,14 @@ class NameServer(Service):
 
     def _sweep(self) -> None:
         """Forget what is left of brokers that are gone, some of it a turn of the loop."""
+        if not self._is_sweeping:
+            self._sweep_on()
+
+    def _sweep_on(self) -> None:
+        self._is_sweeping = False
         if self.routes.sweep():
-            asyncio.get_running_loop().call_soon(self._sweep)
+            self._is_sweeping = True
+            asyncio.get_running_loop().call_soon(self._sweep_on)
 
     def _schedule_expiry(self) -> None:
         interval_s = self.config.scan_not_active_broker_interval_ms / 1000

@@ -233,10 +233,11 @@ class RouteTable:
         self._mappings: dict[str, dict[str, bytes]] = {}  # as JSON: objects take 20 times as much
         self._mappings_size = 0
         self._live: dict[BrokerKey, LiveBroker] = {}
-        # Broker names that are gone, and their topics, for `sweep`: no route shows them.
-        self._leftovers: deque[tuple[str, list[str]]] = deque()
-        # Brokers that have lost their master, and their topics, which are to be read only.
-        self._masterless: deque[tuple[_BrokerGroup, list[str]]] = deque()
+        # Broker names, and topics that they have no more, for `sweep`: no route shows them.
+        self._leftovers: deque[tuple[str, dict[str, None]]] = deque()
+        # Brokers that have lost their master, and those of their topics that are to become read
+        # only; they are listed when it is the broker's turn.
+        self._masterless: deque[tuple[_BrokerGroup, list[str] | None]] = deque()
 
     # Coming and going
 
@@ -415,7 +416,12 @@ class RouteTable:
             del self._mappings[topic]
 
     def unregister(self, broker_name: str, broker_addr: str) -> tuple[MinBrokerIdChange, ...]:
-        """A broker said goodbye (104), or is taken for gone. Announcements to make are returned."""
+        """A broker said goodbye (104). Announcements to make are returned."""
+        changes = self._unregister(broker_name, broker_addr)
+        self._sweep_little()
+        return changes
+
+    def _unregister(self, broker_name: str, broker_addr: str) -> tuple[MinBrokerIdChange, ...]:
         if self._live.pop(BrokerKey(broker_name, broker_addr), None) is None:
             return ()
         group = self._brokers[broker_name]
@@ -427,18 +433,28 @@ class RouteTable:
             self._remove_broker_name(broker_name)
             return ()
         if group.enable_acting_master and had_master and MASTER_ID not in group.addresses:
-            self._masterless.append((group, list(group.topics)))
-            if len(self._masterless) == 1 and len(group.topics) <= SWEPT_AT_ONCE:
-                self.sweep()
+            self._masterless.append((group, None))
         return self._min_id_changes(group, old_min_id, broker_addr)
 
     def _remove_broker_name(self, broker_name: str) -> None:
         group = self._brokers.pop(broker_name)
         self._leave_cluster(group)
-        topics = list(group.topics | group.mapped)
-        self._leftovers.append((broker_name, topics))
-        if len(self._leftovers) == 1 and len(topics) <= SWEPT_AT_ONCE:
-            self.sweep()
+        for topics in (group.topics, group.mapped):
+            if topics:
+                self._leftovers.append((broker_name, topics))
+
+    def _sweep_little(self) -> None:
+        """Forget at once what is left of all brokers that are gone, if that is little."""
+        left = 0
+        for _, topics in self._leftovers:
+            left += 1 + len(topics)
+            if left > SWEPT_AT_ONCE:
+                return
+        for group, _ in self._masterless:
+            left += 1 + len(group.topics)
+            if left > SWEPT_AT_ONCE:
+                return
+        self.sweep()
 
     def sweep(self) -> bool:
         """Forget up to SWEPT_AT_ONCE queues of brokers that are gone; False when none is left.
@@ -453,7 +469,7 @@ class RouteTable:
             group = self._brokers.get(broker_name)
             while topics and count > 0:
                 count -= 1
-                topic = topics.pop()
+                topic, _ = topics.popitem()
                 if group is None or topic not in group.topics:
                     self._drop_queues(topic, broker_name)
                 if group is None or topic not in group.mapped:
@@ -467,6 +483,9 @@ class RouteTable:
         """Take up to ``count`` queues out of writing; how many could be more."""
         while self._masterless and count > 0:
             group, topics = self._masterless[0]
+            if topics is None:
+                topics = list(group.topics)
+                self._masterless[0] = group, topics
             if MASTER_ID in group.addresses or self._brokers.get(group.broker_name) is not group:
                 topics.clear()  # a master is back and has said itself what may be written
             while topics and count > 0:
@@ -475,6 +494,7 @@ class RouteTable:
                 if queue_data is not None:
                     queue_data.perm &= ~PERM_WRITE
             if not topics:
+                count -= 1
                 self._masterless.popleft()
         return count
 
@@ -599,11 +619,13 @@ class RouteTable:
     def _unregister_all(
         self, registrations: Iterable[Registration]
     ) -> tuple[MinBrokerIdChange, ...]:
-        return tuple(
+        changes = tuple(
             change
             for gone in list(registrations)
-            for change in self.unregister(gone.broker_name, gone.broker_addr)
+            for change in self._unregister(gone.broker_name, gone.broker_addr)
         )
+        self._sweep_little()
+        return changes
 
     def heard_of(self, broker_name: str, broker_addr: str, now_ms: int) -> bool:
         """A broker gave a sign of life (904, 322); False if it is not registered."""
