@@ -742,3 +742,18 @@ async def test_connections_that_close_together_are_swept_by_one(
     assert len(sweeps) == 9
     peer.server._sweep()
     assert len(sweeps) == 10
+
+
+async def test_a_registration_is_answered_with_a_large_namespace_in_turns(peer: Peer) -> None:
+    """Up to 32 MiB."""
+    table = {f"key{number}": "x:4" for number in range(5000)}
+    peer.server.kv._table = {ORDER_TOPIC_CONFIG: table}
+    peer.server.config.return_order_topic_config_to_broker = True
+    header = headers.RegisterBrokerRequestHeader(
+        broker_name="a", broker_addr="a:1", cluster_name="C", ha_server_addr="a:2", broker_id=0
+    )
+    request = create_request(RequestCode.REGISTER_BROKER, header)
+    channel = cast(Channel, SimpleNamespace(is_closed=False))
+    assert len(list(peer.server._register_broker(channel, request))) > 5
+    answer = await peer.register(["T", "U"])
+    assert answer.body_bytes() == KVTable(table=table).encode()

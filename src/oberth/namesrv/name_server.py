@@ -261,13 +261,14 @@ class NameServer(Service):
             if self.config.return_order_topic_config_to_broker
             else None
         )
+        raw = (yield from render_in_slices(KVTable(table=order_config))) if order_config else b""
         return create_response(
             request,
             ResponseCode.SUCCESS,
             header=headers.RegisterBrokerResponseHeader(
                 ha_server_addr=result.ha_server_addr, master_addr=result.master_addr
             ),
-            body=KVTable(table=order_config).encode() if order_config else b"",
+            body=raw,
         )
 
     def _unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
