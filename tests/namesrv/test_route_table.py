@@ -773,3 +773,44 @@ def test_brokers_that_go_together_are_swept_in_turns(
     while table.sweep():
         pass
     assert table.topic_count == 0
+
+
+def test_topics_that_a_registration_pushes_out_are_swept_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """200 000 of them: half a second in one turn."""
+    monkeypatch.setattr(route_table, "SWEPT_AT_ONCE", 10)
+    table = RouteTable(RouteOptions(delete_topic_with_broker_registration=True))
+    many = [f"T{number}" for number in range(35)]
+    for counter, topic in enumerate(("T7", "T8", "T9"), 50):
+        static = topics(topic, "T0", counter=counter)
+        static.mappings[topic] = {"topic": topic}
+        table.register(broker(), static, 0)
+    table.register(broker(name="broker-b", addr="b:1"), topics("T1", "T2"), 0)
+    for number in range(0, 35, 5):
+        more = topics(*many[number : number + 5], counter=number + 2)
+        more.mappings["M"] = {"topic": "M"}  # pushes nobody out
+        table.register(broker(), more, 0)
+    assert table.topic_count == 35
+    table.register(broker(), topics("T0", "T8", "new", counter=100), 0)
+    left = [table.topic_count]
+    assert names(table) == {*many, "new"}
+    for topic in set(many) - {"T0", "T1", "T2", "T8"}:
+        assert table.route(topic) is None
+    for topic in ("T1", "T2"):
+        assert addresses(table, topic) == {0: "b:1"}
+    route = table.route("T8")
+    assert route is not None
+    assert route.topic_queue_mapping_by_broker == {"broker-a": {"topic": "T8"}}
+    while table.sweep():
+        table.check()
+        left.append(table.topic_count)
+    left.append(table.topic_count)
+    assert names(table) == {"T0", "T1", "T2", "T8", "new"}
+    assert all(before - after <= 10 for before, after in pairwise(left))
+    assert len(left) >= 4
+    assert set(table._mappings) == {"T8", "M"}
+    table.register(broker(), topics("T0", "new", counter=101), 0)
+    assert names(table) == {"T0", "T1", "T2", "new"}, "few go at once"
+    assert set(table._mappings) == {"M"}
+    table.check()

@@ -256,6 +256,7 @@ class NameServer(Service):
                 f"registers 1 topic, its first registration must have all",
             )
         self._announce(result.changes)
+        self._sweep()
         order_config = (
             self.kv.namespace(ORDER_TOPIC_CONFIG)
             if self.config.return_order_topic_config_to_broker

@@ -345,9 +345,7 @@ class RouteTable:
             return
         # Static topics change one by one, and no table of theirs is the whole one.
         if changed and self.options.delete_topic_with_broker_registration and not body.mappings:
-            for topic in [topic for topic in group.topics if topic not in body.topics]:
-                self._drop_queues(topic, name)
-                self._drop_mapping(topic, name)
+            self._leave_other_topics(group, body)
         read_only = is_prime_slave and group.enable_acting_master
         topics = self._topics
         key = BrokerKey(name, registration.broker_addr)
@@ -373,6 +371,18 @@ class RouteTable:
                 if self._live.get(key) is not live:
                     return
             taken += self._take_mapping(group, topic, mapping)
+
+    def _leave_other_topics(self, group: _BrokerGroup, body: RegisterBrokerBody) -> None:
+        """A broker has no topics any more but those of ``body``: `sweep` forgets the others."""
+        before = group.topics
+        group.topics = {topic: None for topic in body.topics if topic in before}
+        if len(group.topics) == len(before):
+            return
+        others = [topic for topic in group.mapped if topic in before and topic not in body.topics]
+        for topic in others:
+            del group.mapped[topic]
+        self._leftovers.append((group.broker_name, before))
+        self._sweep_little()
 
     def _take_mapping(self, group: _BrokerGroup, topic: str, mapping: Any) -> int:
         """Keep a mapping, if it is within the limits; how many bytes it has as JSON."""
