@@ -814,3 +814,22 @@ def test_topics_that_a_registration_pushes_out_are_swept_in_turns(
     assert names(table) == {"T0", "T1", "T2", "new"}, "few go at once"
     assert set(table._mappings) == {"M"}
     table.check()
+
+
+def test_topics_of_a_cluster_are_looked_for_by_the_names_of_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5 000 topics on 400 brokers each were one slice."""
+    monkeypatch.setattr(route_table, "TOPICS_SHOWN_AT_ONCE", 10)
+    table = RouteTable()
+    many = [f"T{number}" for number in range(30)]
+    for number in range(90):
+        for cluster in "CD":
+            name = f"{cluster}-{number}"
+            body = topics(*many) if cluster == "C" else topics("U", "V")
+            table.register(broker(name=name, addr=name, cluster=cluster), body, 0)
+    assert len(list(table.topics_of_cluster("D"))) == 16, "two topics a slice"
+    assert len(list(table.topics_of_cluster("nowhere"))) == 2
+    assert shown(table.topics_of_cluster("C")) == many
+    assert shown(table.topics_of_cluster("D")) == ["U", "V"]
+    assert shown(table.topics_of_cluster("nowhere")) == []
