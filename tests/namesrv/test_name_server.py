@@ -32,7 +32,7 @@ from oberth.namesrv.name_server import (
     _replace_file,
 )
 from oberth.namesrv.namesrv_config import NamesrvConfig
-from oberth.namesrv.route_table import MinBrokerIdChange
+from oberth.namesrv.registrations import MinBrokerIdChange
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient, own_requests

@@ -17,13 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
 from oberth.namesrv import route_table
-from oberth.namesrv.route_table import (
-    BROKER_TIMEOUT_MS,
-    MinBrokerIdChange,
-    Registration,
-    RouteOptions,
-    RouteTable,
-)
+from oberth.namesrv.registrations import BROKER_TIMEOUT_MS, MinBrokerIdChange, Registration
+from oberth.namesrv.route_table import RouteOptions, RouteTable
 from oberth.remoting.bodies.base import render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
 from oberth.remoting.bodies.route import ClusterInfo, QueueData, TopicList

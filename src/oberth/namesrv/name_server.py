@@ -25,15 +25,8 @@ from oberth.formats.java_properties import format_properties, parse_properties
 from oberth.formats.options import change_options
 from oberth.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigTable
 from oberth.namesrv.namesrv_config import CHANGEABLE, KEYS_WITHOUT_EFFECT, NamesrvConfig
-from oberth.namesrv.route_table import (
-    BROKER_TIMEOUT_MS,
-    UNIT_FLAG,
-    UNIT_SUB_FLAG,
-    MinBrokerIdChange,
-    Registration,
-    RouteOptions,
-    RouteTable,
-)
+from oberth.namesrv.registrations import BROKER_TIMEOUT_MS, MinBrokerIdChange, Registration
+from oberth.namesrv.route_table import UNIT_FLAG, UNIT_SUB_FLAG, RouteOptions, RouteTable
 from oberth.remoting.aio.address import Address
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.client import RemotingClient, own_requests
