@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, Protocol, TypeVar
+from heapq import heapify, heappop, heapreplace
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from oberth.remoting.aio.address import Address
 
 _LOG: Final = logging.getLogger(__name__)
+
+NEXT_MAX: Final = 1000
+"""Connections that one measure of all finds to be closed next."""
 
 
 class Peer(Hashable, Protocol):
@@ -23,6 +28,15 @@ class Peer(Hashable, Protocol):
 P = TypeVar("P", bound=Peer)
 
 
+class _Next(NamedTuple, Generic[P]):
+    """Who is to be closed, and what was found when all were measured."""
+
+    channel: P
+    size: int
+    host_size: int
+    host_count: int
+
+
 class PeerBudget(Generic[P]):
     """Bytes that all connections of a server may make it hold together.
 
@@ -31,6 +45,11 @@ class PeerBudget(Generic[P]):
     closed, not the one that came last: of the address with the most bytes, the connection with the
     most.
 
+    To measure all of them takes long where there are very many. So it finds out who is to be closed
+    until an eighth of the limit is free, and they are closed one by one, as more is held than is
+    allowed: all are measured again only when an eighth has come, or all of those are closed or
+    hold less than half of what they did.
+
     Args:
         limit: bytes.
         measure: what a connection holds now. What it last told may be out of date: nobody says
@@ -38,11 +57,13 @@ class PeerBudget(Generic[P]):
         what: what the bytes are, for the log.
     """
 
-    __slots__ = ("_held", "_measure", "_what", "limit", "used")
+    __slots__ = ("_held", "_low", "_measure", "_next", "_what", "limit", "used")
 
     def __init__(self, limit: int, measure: Callable[[P], int], what: str) -> None:
         self.limit = limit
         self.used = 0
+        self._low = limit - limit // 8
+        self._next: deque[_Next[P]] = deque()
         self._held: dict[P, int] = {}
         self._measure = measure
         self._what = what
@@ -59,8 +80,39 @@ class PeerBudget(Generic[P]):
         self.used += size - before
         if self.used > self.limit:
             self._reduce()
+        elif self._next and self.used <= self._low:
+            self._next.clear()  # or it would keep connections that are gone
 
     def _reduce(self) -> None:
+        while self.used > self.limit:
+            if not self._next:
+                self._measure_all()
+                continue
+            each = self._next.popleft()
+            channel = each.channel
+            known = self._held.pop(channel, 0)
+            size = self._measure(channel) if known else 0
+            self.used -= known
+            if size * 2 < each.size:  # it has sent or taken most of it, or is gone
+                if size:
+                    self._held[channel] = size
+                    self.used += size
+                continue
+            _LOG.warning(
+                "%s: closed: %s of all connections are %d bytes, allowed %d; it has most of its "
+                "address: %d, which has most of all: %d on %d connections",
+                channel,
+                self._what,
+                self.used + known,
+                self.limit,
+                size,
+                each.host_size,
+                each.host_count,
+            )
+            channel.abort()
+
+    def _measure_all(self) -> None:
+        """Look at what each connection holds, and who is to be closed until an eighth is free."""
         held = self._held
         by_host: dict[str, dict[P, int]] = {}
         for channel in list(held):
@@ -69,25 +121,22 @@ class PeerBudget(Generic[P]):
                 by_host.setdefault(channel.remote.host, {})[channel] = size
             else:
                 del held[channel]
-        self.used = sum(held.values())
-        while self.used > self.limit:
-            # Of many connections that hold the same, one pass closes as many as it must.
-            host = max(by_host, key=lambda each: sum(by_host[each].values()))
-            channels = by_host[host]
-            channel = max(channels, key=channels.__getitem__)
-            _LOG.warning(
-                "%s: closed: %s of all connections are %d bytes, allowed %d; it has most of its "
-                "address: %d, which has most of all: %d on %d connections",
-                channel,
-                self._what,
-                self.used,
-                self.limit,
-                channels[channel],
-                sum(channels.values()),
-                len(channels),
-            )
-            self.used -= held.pop(channel)
-            del channels[channel]
-            if not channels:
-                del by_host[host]
-            channel.abort()
+        self.used = used = sum(held.values())
+        hosts = [(-sum(sizes.values()), host) for host, sizes in by_host.items()]
+        heapify(hosts)
+        smallest_first: dict[str, list[P]] = {}
+        self._next.clear()
+        while used > self._low and len(self._next) < NEXT_MAX:
+            host_size, host = hosts[0]
+            sizes = by_host[host]
+            if host not in smallest_first:
+                smallest_first[host] = sorted(sizes, key=sizes.__getitem__)
+            channels = smallest_first[host]
+            channel = channels.pop()
+            size = sizes[channel]
+            self._next.append(_Next(channel, size, -host_size, len(channels) + 1))
+            used -= size
+            if channels:
+                heapreplace(hosts, (host_size + size, host))
+            else:
+                heappop(hosts)
