@@ -8,7 +8,7 @@ import ssl
 import struct
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from tests.proxy.client import GOAWAY, GrpcClient, framed
 from oberth.proxy import call, http2
 from oberth.proxy.call import Call, CallError, GrpcStatus
 from oberth.proxy.server import GrpcOptions, GrpcServer
+from oberth.remoting.aio import service
 from oberth.remoting.aio import tls as tls_module
 from oberth.remoting.aio.tls import RECORDS_AT_ONCE, ServerTls, self_signed_context
 from oberth.remoting.first_bytes import TrustedProxies
@@ -525,6 +526,24 @@ async def test_idle_connections_are_closed() -> None:
     async with serving(idle_s=0.05) as server, client_of(server) as client:
         await client.closed.wait()
         assert GOAWAY in client.frames
+
+
+async def test_very_many_idle_connections_are_closed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "LOOKED_AT_A_TURN", 2)
+    async with serving() as server, AsyncExitStack() as stack:
+        for _ in range(5):
+            await stack.enter_async_context(client_of(server))
+        channels = list(server.channels)
+        for channel in channels[:4]:
+            channel.last_active -= 10_000
+        closed = []
+        server._close_idle()
+        for _ in range(3):
+            closed.append(sum(channel.is_closed for channel in channels))
+            await asyncio.sleep(0)
+        assert closed == [2, 4, 4]
 
 
 async def test_drain() -> None:

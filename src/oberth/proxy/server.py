@@ -101,7 +101,6 @@ class GrpcServer(Listener):
         self._ended = asyncio.Event()  # a call did
         self._budget = Budget(self.options.held_bytes_max)
         self._server: asyncio.Server | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Listen; OSError if the port is taken."""
@@ -184,29 +183,29 @@ class GrpcServer(Listener):
         self.seconds[known] += seconds  # type: ignore[assignment]
 
     def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - self.options.idle_s
-        begun_by = loop.time() - self.options.handshake_s
-        self._abort_unread(self.channels)
-        for channel in [c for c in self.channels if not c.is_begun and c.made_at < begun_by]:
-            _LOG.info(
-                "%s was disconnected: it sent nothing of HTTP/2 within %.0f s",
-                channel,
-                self.options.handshake_s,
-            )
-            channel.abort()
-        for channel in [
-            c for c in self.channels if not c.calls and c.last_active < oldest and not c.is_closed
-        ]:
-            _LOG.info(
-                "%s was disconnected after %.0f s without a call", channel, self.options.idle_s
-            )
-            channel.drain()
-            channel.close()
-        for channel in [c for c in self.channels if c.calls and c.last_heard < oldest]:
-            if channel.peer_reads:
-                self._look_for_life(channel)
-        self._idle_timer = loop.call_later(self._look_s, self._close_idle)
+        now_s = asyncio.get_running_loop().time()
+        oldest = now_s - self.options.idle_s
+        begun_by = now_s - self.options.handshake_s
+
+        def look(channel: GrpcChannel) -> None:
+            if not channel.is_begun and channel.made_at < begun_by:
+                _LOG.info(
+                    "%s was disconnected: it sent nothing of HTTP/2 within %.0f s",
+                    channel,
+                    self.options.handshake_s,
+                )
+                channel.abort()
+            if channel.calls:
+                if channel.last_heard < oldest and channel.peer_reads:
+                    self._look_for_life(channel)
+            elif channel.last_active < oldest and not channel.is_closed:
+                _LOG.info(
+                    "%s was disconnected after %.0f s without a call", channel, self.options.idle_s
+                )
+                channel.drain()
+                channel.close()
+
+        self._look_at(self.channels, look, self._look_s)
 
     def _look_for_life(self, channel: GrpcChannel) -> None:
         """A host that vanished ends no connection, and its streams would stay open for ever."""

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from typing import cast
 
 import pytest
 from tests.rigs.silent import silent_address
@@ -793,6 +794,50 @@ async def test_who_takes_nothing_does_not_keep_what_is_closed(
                 await asyncio.sleep(0.01)
         writer.transport.abort()
         del deaf
+
+
+async def test_very_many_idle_connections_are_closed_in_turns(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LOOKED_AT_A_TURN", 3)
+    server = await start_server(echo_table())
+    peers = [await asyncio.open_connection(*server.address) for _ in range(10)]
+    async with asyncio.timeout(BOUND_S):
+        while len(server.channels) < 10:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0)
+    channels = list(server.channels)
+    for channel in channels[:8]:
+        channel.last_active -= 1000
+    closed = [0]
+    server._close_idle()
+    for _ in range(4):
+        closed.append(sum(channel.is_closed for channel in channels))
+        await asyncio.sleep(0)
+    assert closed == [0, 3, 6, 8, 8]
+    assert not any(channel.is_closed for channel in channels[8:])
+    async with asyncio.timeout(BOUND_S):
+        for reader, writer in peers[:8]:
+            assert await reader.read() == b""
+            writer.close()
+    for _, writer in peers[8:]:
+        writer.close()
+    again = cast("asyncio.TimerHandle", server._idle_timer)
+    assert again.when() > asyncio.get_running_loop().time()
+
+
+async def test_a_look_at_connections_ends_with_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LOOKED_AT_A_TURN", 1)
+    async with RemotingServer(echo_table()) as server:
+        peers = [await asyncio.open_connection(*server.address) for _ in range(3)]
+        async with asyncio.timeout(BOUND_S):
+            while len(server.channels) < 3:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+        server._close_idle()
+        on_its_way = server._idle_timer
+    assert on_its_way is not None
+    assert on_its_way.cancelled()
+    for _, writer in peers:
+        writer.close()
 
 
 async def test_bodies_that_wait_are_limited(start_server: StartServer) -> None:

@@ -162,7 +162,6 @@ class RemotingServer(Listener):
         self._owns_processors = owns_processors
         self._server: asyncio.Server | None = None
         self._is_closed = False
-        self._idle_timer: asyncio.TimerHandle | None = None
         self.busy_poll: BusyPoll | None = None
         """Keeps the loop awake for a lone sender; from `start` on, where that is wanted."""
         # Reads of this turn of the loop that wait to be served together.
@@ -348,16 +347,15 @@ class RemotingServer(Listener):
             self._closed(channel)
 
     def _close_idle(self) -> None:
-        loop = asyncio.get_running_loop()
         idle_s = self.options.channel.idle_timeout_s
-        oldest = loop.time() - idle_s
-        self._abort_unread(self.channels)
-        for channel in [
-            each for each in self.channels if each.last_active < oldest and not each.is_closed
-        ]:
-            _LOG.info("%s was disconnected after %.0f s without traffic", channel, idle_s)
-            channel.close()
-        self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
+        oldest = asyncio.get_running_loop().time() - idle_s
+
+        def look(channel: Channel) -> None:
+            if channel.last_active < oldest and not channel.is_closed:
+                _LOG.info("%s was disconnected after %.0f s without traffic", channel, idle_s)
+                channel.close()
+
+        self._look_at(self.channels, look, idle_s / 4)
 
     async def aclose(self) -> None:
         """Stop accepting, finish what is at work, send what is waiting, close all channels."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
+from itertools import islice
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from oberth.remoting.aio.address import Address, peer_address
 
 UNREAD_S: Final = 30.0
 """How long who takes nothing may keep a connection open that was closed in order."""
+
+LOOKED_AT_A_TURN: Final = 500
+"""Connections that one turn of the loop looks at, and may close: some 10 ms."""
 
 
 class Service(ABC):
@@ -52,10 +56,14 @@ class Connected(Protocol):
         """Close at once."""
 
 
+_C = TypeVar("_C", bound=Connected)
+
+
 class Listener(Service):
     """A service with a listening port of its own."""
 
     _server: asyncio.Server | None = None
+    _idle_timer: asyncio.Handle | None = None
     _unread: dict[Connected, tuple[int, float]] | None = None
     """Connections that are closed → what their peers have not taken, and since when."""
 
@@ -65,18 +73,45 @@ class Listener(Service):
         assert self._server is not None, "the server is not started"
         return peer_address(self._server.sockets[0].getsockname())
 
-    def _abort_unread(self, channels: Iterable[Connected]) -> None:
-        """End what was closed in order, and waits for ever for peers that do not read.
+    def _look_at(
+        self, channels: Collection[_C], look: Callable[[_C], None], again_s: float
+    ) -> None:
+        """Look at all connections, LOOKED_AT_A_TURN a turn of the loop, and again later.
 
-        Called every few seconds with all connections.
+        A connection that was closed in order, and waits for ever for a peer that does not read, is
+        ended. ``look`` does whatever else there is to do, and closes others.
         """
         before, self._unread = self._unread or {}, {}
-        now_s = asyncio.get_running_loop().time()
-        for channel in channels:
-            if channel.is_closed:
-                size = channel.unsent_bytes
-                known, since_s = before.get(channel, (-1, now_s))
-                self._unread[channel] = size, since_s if size == known else now_s
-        for channel, (_, since_s) in self._unread.items():
-            if now_s - since_s >= UNREAD_S:
-                channel.abort()
+        left = iter(list(channels))
+
+        def look_on() -> None:
+            loop = asyncio.get_running_loop()
+            now_s = loop.time()
+            some = list(islice(left, LOOKED_AT_A_TURN))
+            for channel in some:
+                if channel in channels:  # or it went while others were looked at
+                    if channel.is_closed:
+                        self._end_unread(channel, before, now_s)
+                    look(channel)
+            if some:
+                self._idle_timer = loop.call_soon(look_on)
+            else:
+                self._idle_timer = loop.call_later(again_s, self._close_idle)
+
+        look_on()
+
+    def _end_unread(
+        self, channel: Connected, before: dict[Connected, tuple[int, float]], now_s: float
+    ) -> None:
+        assert self._unread is not None
+        size = channel.unsent_bytes
+        known, since_s = before.get(channel, (-1, now_s))
+        if size != known:
+            since_s = now_s
+        self._unread[channel] = size, since_s
+        if now_s - since_s >= UNREAD_S:
+            channel.abort()
+
+    @abstractmethod
+    def _close_idle(self) -> None:
+        """Look at all connections, and close those that do nothing."""
