@@ -347,6 +347,28 @@ def test_groups_of_a_topic_beside_very_many_pairs() -> None:
     assert ended.value.value == offsets.groups_of_topic("t1") == ["G", "K", "%LMQ%K"]
 
 
+def test_pairs_of_topics_beside_very_many_others() -> None:
+    offsets = LmqConsumerOffsets()
+    for number in range(2 * KEYS_A_TURN):
+        offsets.commit("G", f"t{number}", 0, number, 1)
+    for group, topic, queue_id in (("K", "t1", 7), ("%LMQ%K", "t1", 0), ("K", "a@t2", 3)):
+        offsets.commit(group, topic, queue_id, 5, 1)
+    topics = {"t1", "a@t2", "unknown"}
+    keys, slices = answer_and_slices(offsets.keys_of_topics_in_slices(topics))
+    assert slices == 3
+    found = list(offsets.among(keys))
+    assert found == [each for each in offsets if each[0] in topics]
+    assert found == [
+        ("t1", "G", {0: 1}),
+        ("t1", "K", {7: 5}),
+        ("a@t2", "K", {3: 5}),
+        ("t1", "%LMQ%K", {0: 5}),
+    ]
+    offsets.delete("K", "t1")
+    offsets.delete("%LMQ%K", "t1")
+    assert [each[1] for each in offsets.among(keys)] == ["G", "K"], "what is gone is left out"
+
+
 def answer_and_slices(work: Generator[None, None, list[str]]) -> tuple[list[str], int]:
     """What slices give in the end, and how many there are."""
     count = 1

@@ -433,8 +433,8 @@ def warm_up() -> None:
     parse_config(b"{'a':1}")
 
 
-WRITTEN_FIRST = ("list of topics", "list of groups", "send with ")
-"""How the names of frames begin that are answered when a thread has written something."""
+THREAD_FIRST = ("list of topics", "list of groups", "send with ", "2900")
+"""How the names of frames begin that are answered when a thread has done something."""
 
 
 async def measure(
@@ -453,7 +453,7 @@ async def measure(
         while table._slices.waiting_bytes:  # noqa: ASYNC110 - each turn is a slice
             await asyncio.sleep(0)
         await loop.run_in_executor(None, peer.wait_for_the_end, 3)
-        if frame.name.startswith(WRITTEN_FIRST):
+        if frame.name.startswith(THREAD_FIRST):
             await loop.run_in_executor(None, peer.read_until, 1)
         await loop.run_in_executor(None, peer.close)
         turns.counting = False
@@ -527,6 +527,9 @@ def shown_frames() -> Iterator[Frame]:
             name = f"{code} of a wide topic by {group}"
             yield Frame(name, code, {**POP, "topic": "wide", "consumerGroup": group})
     yield Frame("215 of a wide topic", 215, {"topic": "wide"})
+    yield Frame("29001 of everything", 29001, {})
+    purge = {"topic": "t0", "timestamp": "0", "dryRun": "true"}
+    yield Frame("29002 of a topic", 29002, purge)
     yield Frame("207 of a group", 207, {"groupName": "H", "cleanOffset": "true"})
 
 
@@ -605,6 +608,10 @@ async def test_what_shows_all_that_is_stored(
         turns, live.broker.address, live.broker.services.processors, list(shown_frames())
     )
     assert not too_much(found), str(too_much(found))
+    for name in ("29001 of everything", "29002 of a topic"):
+        answer = found[name][1]
+        assert answer is not None
+        assert answer.code == 0, answer.remark
     for name in ("202 of a wide topic", "208 of a wide topic", "303 of a wide topic"):
         answer = found[name][1]
         assert answer is not None
@@ -738,6 +745,9 @@ async def test_what_shows_all_lite_topics(
     asked = {"group": "G", "topK": str(2**31 - 1), "topic": "parent"}
     frames = [Frame("lite", code, asked) for code in (200074, 200075, 200078, 343)]
     frames = [each._replace(name=f"{each.code} of lite topics") for each in frames]
+    frames.append(Frame("29001 beside lite topics", 29001, {}))
+    purge = {"topic": "parent", "timestamp": "0", "dryRun": "true"}
+    frames.append(Frame("29002 beside lite topics", 29002, purge))
     frames.append(Frame("207 of lite topics", 207, {"groupName": "G"}))
     found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
     assert not too_much(found), str(too_much(found))

@@ -84,15 +84,11 @@ class LmqConsumerOffsets(ConsumerOffsets):
         return super().groups_of_topic(topic) + light
 
     def _pairs(self) -> list[str]:
-        return [*super()._pairs(), *self._light]
+        return [*self._offsets, *self._light]
 
-    def __iter__(self) -> Iterator[tuple[str, str, dict[int, int]]]:
-        yield from super().__iter__()
-        for key in list(self._light):
-            offset = self._light.get(key)
-            if offset is not None:
-                topic, _, group = key.rpartition("@")
-                yield topic, group, {LMQ_QUEUE_ID: offset}
+    def _queues_of(self, key: str) -> dict[int, int] | None:
+        offset = self._light.get(key)
+        return super()._queues_of(key) if offset is None else {LMQ_QUEUE_ID: offset}
 
     def _tables(self) -> tuple[Mapping[str, object], ...]:
         return *super()._tables(), self._light

@@ -45,6 +45,9 @@ ADMIN: Final = "admin"
 CHECKSUMS: Final = "checksums"
 """What reads the log itself: one thread and a short queue, since a request reads up to 64 MiB."""
 
+RETENTION: Final = "retention"
+"""What compares all groups with all queues: one task, since it lists them, and a short queue."""
+
 RELAY: Final = "relay"
 """Requests that wait for another machine: tasks on the loop."""
 
@@ -273,8 +276,8 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.SET_COMMITLOG_READ_MODE,), of.store.set_read_mode)
     yield Sync((Code.SWITCH_TIMER_ENGINE,), of.store.switch_timer_engine)
     yield Sync((Code.POP_ROLLBACK,), of.store.pop_rollback)
-    yield Async((Code.OBERTH_GET_RETENTION,), of.retention.report, RELAY)
-    yield Async((Code.OBERTH_PURGE_TOPIC,), of.retention.purge, RELAY)
+    yield Async((Code.OBERTH_GET_RETENTION,), of.retention.report, RETENTION)
+    yield Async((Code.OBERTH_PURGE_TOPIC,), of.retention.purge, RETENTION)
 
     for code, handle in of.lite.handlers().items():
         yield Sync((code,), handle)
@@ -302,6 +305,7 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
         QUERY: Stage(QUERY, threads=2, queue_max=20_000, wait_ms_max=wait_ms),
         ADMIN: Stage(ADMIN, threads=1, wait_ms_max=wait_ms),
         CHECKSUMS: Stage(CHECKSUMS, threads=1, queue_max=64, wait_ms_max=wait_ms),
+        RETENTION: Stage(RETENTION, tasks=1, queue_max=64, wait_ms_max=wait_ms),
         RELAY: Stage(RELAY, tasks=64),
     }
     for row in rows(of):
