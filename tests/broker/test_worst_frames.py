@@ -530,6 +530,8 @@ def shown_frames() -> Iterator[Frame]:
     yield Frame("29001 of everything", 29001, {})
     purge = {"topic": "t0", "timestamp": "0", "dryRun": "true"}
     yield Frame("29002 of a topic", 29002, purge)
+    units = {"topic": "t1", "queueId": "0", "index": "0", "count": "10000"}
+    yield Frame("321 of a long queue", 321, {**units, "consumerGroup": "H"})
     yield Frame("207 of a group", 207, {"groupName": "H", "cleanOffset": "true"})
 
 
@@ -603,11 +605,19 @@ async def test_what_shows_all_that_is_stored(
     for queue_id in range(WIDE):
         parts.offsets.commit("G", "wide", queue_id, 0, 1)
         parts.offsets.commit("h", "wide", queue_id, 0, 1)
+    item = struct.pack(">iiiiih", 22, 0, 0, 0, 0, 0)
+    batch = {**MESSAGE, "b": "t1", "e": "0", "m": "true"}
+    assert (await live.peer.call(320, batch, item * 1000)).code == 0
+    for _ in range(9):
+        await live.peer.call(320, batch, item * 1000)
     turns = Turns(monkeypatch)
     found = await measure(
         turns, live.broker.address, live.broker.services.processors, list(shown_frames())
     )
     assert not too_much(found), str(too_much(found))
+    answer = found["321 of a long queue"][1]
+    assert answer is not None
+    assert answer.body_bytes().count(b'"physicOffset":') == 10_000
     for name in ("29001 of everything", "29002 of a topic"):
         answer = found[name][1]
         assert answer is not None

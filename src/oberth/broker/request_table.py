@@ -254,7 +254,7 @@ def rows(of: Processors) -> Iterator[Row]:
     yield Sync((Code.GET_BROKER_CONFIG,), of.broker.get_config)
     yield Sync((Code.GET_BROKER_RUNTIME_INFO,), of.broker.runtime)
     yield Sync((Code.VIEW_BROKER_STATS_DATA,), of.broker.stats_data)
-    yield Sync((Code.QUERY_CONSUME_QUEUE,), of.broker.consume_queue)
+    yield Sliced((Code.QUERY_CONSUME_QUEUE,), of.broker.consume_queue)
     yield Sync((Code.CLEAN_EXPIRED_CONSUMEQUEUE,), of.broker.clean_expired_queues, ADMIN)
     yield Sync((Code.DELETE_EXPIRED_COMMITLOG,), of.broker.delete_expired_log, ADMIN)
 

@@ -11,12 +11,12 @@ import pytest
 
 from oberth.broker import consumer_offsets
 from oberth.broker.config_changes import is_secret
-from oberth.broker.processors import admin_offsets, admin_topics
+from oberth.broker.processors import admin_broker, admin_offsets, admin_topics
 from oberth.broker.processors.admin_broker import CHANGEABLE_KEYS, UNUSED_KEYS
 from oberth.broker.processors.admin_offsets import STATS_A_TURN, OffsetAdminProcessor
 from oberth.broker.stats import TOPIC_PUT_NUMS
 from oberth.formats import names
-from oberth.formats.config_json import ObjectKey, parse_config
+from oberth.formats.config_json import ObjectKey, encode_config, parse_config
 from oberth.formats.java_properties import parse_properties
 from oberth.formats.message import decode_record
 from oberth.remoting.aio.processors import ProcessorTable
@@ -377,6 +377,49 @@ async def test_units_of_a_queue(live: Any) -> None:
     assert json.loads(offline.body_bytes())["filterData"] == "Nobody@T is not online!"
     groupless = {key: value for key, value in fields.items() if key != "consumerGroup"}
     assert b"filterData" not in (await live.peer.call(321, groupless)).body_bytes()
+
+
+async def test_units_of_a_queue_are_read_so_many_a_turn(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 000 of them, read and made text in one turn, held the loop for 55 ms."""
+    for n in range(7):
+        await live.peer.send("T", b"x", 0, {"TAGS": f"t{n}"})
+    await live.peer.heartbeat("G", {"T": "t1 || t2"})
+    await live.peer.call(321, {"topic": "T", "queueId": "0", "index": "0", "count": "1"})
+    store = live.broker.parts.store
+    units = store.iterate_consume_queue("T", 0, 0, 10)
+    assert len(units) == 7, "all are dispatched"
+    read: list[int] = []
+    original = type(store).iterate_consume_queue
+
+    def iterate(self: Any, topic: str, queue_id: int, start: int, count: int) -> Any:
+        read.append(count)
+        return original(self, topic, queue_id, start, count)
+
+    monkeypatch.setattr(type(store), "iterate_consume_queue", iterate)
+    monkeypatch.setattr(admin_broker, "UNITS_A_TURN", 2)
+    for count in range(10):
+        fields = {"topic": "T", "queueId": "0", "index": "1", "count": str(count)}
+        answer = await live.peer.call(321, {**fields, "consumerGroup": "G"})
+        body = answer.body_bytes()
+        shown = json.loads(body)
+        assert encode_config(shown, pretty=False) == body
+        assert [*shown] == [
+            "filterData", "maxQueueIndex", "minQueueIndex", "queueData", "subscriptionData",
+        ]  # fmt: skip
+        assert shown["subscriptionData"]["subString"] == "t1 || t2"
+        assert shown["queueData"] == [
+            {
+                "eval": False,
+                "physicOffset": unit.commit_log_offset,
+                "physicSize": unit.record_size,
+                "tagsCode": unit.tags_code,
+            }
+            for unit in units[1 : 1 + count]
+        ]
+    assert max(read) == 2
+    assert len(read) == sum([0, 1, 1, 2, 2, 3, 3, 4, 4, 4])
 
 
 async def test_queries(live: Any) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker.broker_config import format_config
 from oberth.broker.config_changes import is_secret
 from oberth.broker.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.broker_conf import BROKER_KEYS
-from oberth.formats.config_json import encode_config
+from oberth.formats.config_json import Shown, config_in_slices, encode_config
 from oberth.formats.java_properties import format_properties, parse_properties
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
@@ -22,13 +22,14 @@ from oberth.remoting.headers.admin import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from oberth.broker.broker_config import BrokerConfig
     from oberth.broker.config_changes import ConfigChanges
     from oberth.broker.consumers import ConsumerTable
     from oberth.broker.runtime_info import RuntimeInfo
     from oberth.broker.stats import BrokerStats
+    from oberth.formats.consume_queue import ConsumeQueueUnit
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.remoting.aio.channel import Channel
     from oberth.store.message_store import MessageStore
@@ -37,6 +38,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 QUERY_UNITS_MAX: Final = 10_000
 """Units that one QUERY_CONSUME_QUEUE shows."""
+
+UNITS_A_TURN: Final = 500
+"""Units that one turn of the loop reads for it."""
 
 CHANGEABLE_KEYS: Final = frozenset(
     {
@@ -232,7 +236,9 @@ class BrokerAdminProcessor:
             request, ResponseCode.SUCCESS, body=encode_config(found.to_body(), pretty=False)
         )
 
-    def consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consume_queue(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """321: units of a queue, and whether a group's filter lets them through."""
         del channel
         self._dispatch_now()
@@ -251,15 +257,13 @@ class BrokerAdminProcessor:
             subscription = self._consumers.find_subscription(header.consumer_group, topic)
         count = min(max(header.count, 0), QUERY_UNITS_MAX)
         start = max(header.index, queue.min_offset)
-        units = [
-            {
-                "eval": False,
-                "physicOffset": unit.commit_log_offset,
-                "physicSize": unit.record_size,
-                "tagsCode": unit.tags_code,
-            }
-            for unit in store.iterate_consume_queue(topic, header.queue_id, start, count)
-        ]
+        units: list[ConsumeQueueUnit] = []
+        while (wanted := min(count - len(units), UNITS_A_TURN)) > 0:
+            more = store.iterate_consume_queue(topic, header.queue_id, start + len(units), wanted)
+            units += more
+            if len(more) < wanted:
+                break
+            yield
         filter_data = None
         if header.consumer_group:
             filter_data = (
@@ -271,9 +275,17 @@ class BrokerAdminProcessor:
             "filterData": filter_data,
             "maxQueueIndex": queue.max_offset,
             "minQueueIndex": queue.min_offset,
-            "queueData": units,
+            "queueData": Shown(units, _shown_unit),
             "subscriptionData": None if subscription is None else subscription.to_body(),
         }
-        return create_response(
-            request, ResponseCode.SUCCESS, body=encode_config(body, pretty=False)
-        )
+        raw = yield from config_in_slices(body)
+        return create_response(request, ResponseCode.SUCCESS, body=raw)
+
+
+def _shown_unit(unit: ConsumeQueueUnit) -> dict[str, Any]:
+    return {
+        "eval": False,
+        "physicOffset": unit.commit_log_offset,
+        "physicSize": unit.record_size,
+        "tagsCode": unit.tags_code,
+    }
