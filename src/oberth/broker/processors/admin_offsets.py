@@ -193,7 +193,10 @@ class OffsetAdminProcessor:
         body = ConsumeStatsList(broker_addr=str(self._own.address))
         raw = bytearray()
         done = 0
-        for group in [str(each.group_name) for each in self._groups]:
+        for number, each_group in enumerate(self._groups, 1):
+            if number % OFFSETS_A_TURN == 0:
+                yield
+            group = str(each_group.group_name)
             entries = bytearray()
             for topic in topics_of.pop(group, ()):
                 found = self._topics.get(topic)

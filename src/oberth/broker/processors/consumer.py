@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oberth.broker.processors.client import READ_AT_ONCE_MAX, read_body
 from oberth.broker.topic_configs import queue_nums_max
 from oberth.formats import names
-from oberth.formats.config_json import Shown, config_in_slices, encode_config
+from oberth.formats.config_json import Shown, config_in_slices
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.base import HeaderError
@@ -76,7 +76,9 @@ class ConsumerManageProcessor:
         self._now_ms = now_ms
         self._dispatch_now = dispatch_now
 
-    def list_consumers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def list_consumers(
+        self, channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
         """38: the client ids of a group."""
         header = request.header(GetConsumerListByGroupRequestHeader)
         group = self._consumers.get(header.consumer_group)
@@ -89,12 +91,8 @@ class ConsumerManageProcessor:
                 ext_fields={},
             )
         del channel
-        return create_response(
-            request,
-            ResponseCode.SUCCESS,
-            ext_fields={},
-            body=encode_config({"consumerIdList": client_ids}, pretty=False),
-        )
+        raw = yield from config_in_slices({"consumerIdList": client_ids})
+        return create_response(request, ResponseCode.SUCCESS, ext_fields={}, body=raw)
 
     # Offsets
 
