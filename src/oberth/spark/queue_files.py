@@ -98,20 +98,21 @@ class UnitPages:
             low = max(number * PAGE_UNITS, self._first)
             high = max(min((number + 1) * PAGE_UNITS, self._last), low)
             found = self._queue.read_units(low, high)
-            if len(found) < high - low:  # a file is gone: what is left lies elsewhere
-                found = self._one_by_one(low, high)
+            if len(found) < high - low:  # a file is gone, or too short
+                found = self._run_by_run(low, high)
             self._pages[number] = found
         return found
 
-    def _one_by_one(self, low: int, high: int) -> Units:
+    def _run_by_run(self, low: int, high: int) -> Units:
+        """Units with zeros for those that no file holds."""
         import numpy
 
-        queue = self._queue
-        found = numpy.zeros(high - low, queue._dtype())
-        for number in range(low, high):
-            some = queue.read_units(number, number + 1)
-            if len(some):
-                found[number - low] = some[0]
+        found = numpy.zeros(high - low, self._queue._dtype())
+        at = low
+        while at < high:
+            begin, some = self._queue.read_run(at, high, high - at)
+            at = begin + len(some)
+            found[begin - low : at - low] = some
         return found
 
     def unit(self, number: int) -> tuple[int, ...]:
@@ -177,26 +178,45 @@ class QueueFiles:
         """Units number first to last (exclusive) as they are on disk, valid or not.
 
         A number is a queue offset for a ConsumeQueue and just a place for a BatchConsumeQueue.
-        Numbers that no file holds (any more) are left out, at the front and at the end.
+        Where files lack some of them, this is `read_run`, and shorter.
+        """
+        return self.read_run(first, last, last - first)[1]
+
+    def read_run(self, first: int, last: int, most: int) -> tuple[int, Units]:
+        """The first units in a row that files hold of those number first to last (exclusive).
+
+        Returns:
+            The number of the first of them, and so many units up to the next number that no file
+            holds, but ``most`` at most. Where no file holds any: ``last``, and none.
         """
         import numpy
 
-        dtype = self._dtype()
-        parts = []
+        dtype, size = self._dtype(), self.unit_size
+        parts: list[Units] = []
+        begin, at, end = last, first, last
         for segment in self.segments:
-            low = max(first * self.unit_size, segment.start)
-            high = min(last * self.unit_size, segment.end)
+            low, high = max(at, -(-segment.start // size)), min(end, segment.end // size)
             if low >= high:
                 continue
+            if parts and low > at:
+                break
+            high = min(high, low + most) if not parts else high
             try:
-                raw = self.store.storage.read(segment.path, low - segment.start, high - low)
+                raw = self.store.storage.read(
+                    segment.path, low * size - segment.start, (high - low) * size
+                )
             except NotFoundError:
-                continue  # cleaned meanwhile
-            whole = len(raw) // self.unit_size
+                raw = b""  # cleaned meanwhile
+            whole = len(raw) // size
+            if whole == 0:
+                continue
+            if not parts:
+                begin, end = low, min(last, low + most)
             parts.append(numpy.frombuffer(raw, dtype, whole))
+            at = low + whole
         if not parts:
-            return numpy.empty(0, dtype)
-        return parts[0] if len(parts) == 1 else numpy.concatenate(parts)
+            return last, numpy.empty(0, dtype)
+        return begin, parts[0] if len(parts) == 1 else numpy.concatenate(parts)
 
     def _unit(self, number: int) -> tuple[int, ...]:
         """One unit's fields; all zero where there is none."""
@@ -308,17 +328,38 @@ class QueueFiles:
         return found
 
     def _first_with(self, low: int, high: int, wanted: Any, pages: UnitPages | None = None) -> int:
-        """The first number in [low, high) whose unit satisfies a monotonic condition, or high."""
+        """The first number in [low, high) whose unit satisfies a monotonic condition, or high.
+
+        A number without a written unit has the answer of the next one that has a unit.
+        """
         pages = pages or UnitPages(self)
         if low < high and wanted(pages.unit(low)):
             return low
         while low < high:
             middle = (low + high) // 2
-            if wanted(pages.unit(middle)):
+            unit = pages.unit(middle)
+            shown = middle
+            if not self._is_written(unit):
+                shown = self._next_written(middle, high, pages)
+                unit = pages.unit(shown)
+            if shown == high or wanted(unit):
                 high = middle
             else:
-                low = middle + 1
+                low = shown + 1
         return low
+
+    def _next_written(self, low: int, high: int, pages: UnitPages) -> int:
+        """The first number in [low, high) whose unit is written, or high."""
+        for segment in self.segments:
+            at = max(low, -(-segment.start // self.unit_size))
+            end = min(high, segment.end // self.unit_size)
+            while at < end:
+                upto = min(end, at + PAGE_UNITS - at % PAGE_UNITS)
+                written = self._are_written(pages.units(at, upto)).nonzero()[0]
+                if len(written):
+                    return at + int(written[0])
+                at = upto
+        return high
 
     def live_numbers(self, pages: UnitPages | None = None) -> tuple[int, int]:
         """The numbers of the first unit whose record is still there and after the last unit."""
@@ -456,25 +497,23 @@ class QueueFiles:
         """How many messages from an offset on have at most ``room`` bytes of records."""
         import numpy
 
-        low, high = self.numbers_of(first, min(first + count, self._tail_start()))
+        upto = min(first + count, self._tail_start())
+        number, high = self.numbers_of(first, upto)
         offset, used = first, 0
-        number = low
         while number < high:
-            units = self.read_units(number, min(high, number + _UNITS_AT_ONCE))
-            if len(units) == 0:
-                break
+            begin, units = self.read_run(number, high, _UNITS_AT_ONCE)
             total = used + numpy.cumsum(units["size"].astype(numpy.int64))
             fit = int(numpy.searchsorted(total, room, side="right"))
-            if self.is_batch:
-                ends = units["base"].astype(numpy.int64) + units["count"]
-                offset = int(ends[fit - 1]) if fit else offset
-            else:
-                offset += fit
+            if not self.is_batch:
+                offset = begin + fit  # what no file holds has no bytes
+            elif fit:
+                offset = int(units["base"][fit - 1]) + int(units["count"][fit - 1])
             if fit < len(units):
                 break
-            used = int(total[-1])
-            number += len(units)
+            used = int(total[-1]) if fit else used
+            number = begin + fit
         else:
+            offset = max(offset, upto)
             for each in self.tail_within(offset, first + count):
                 used += each.size
                 if used > room:

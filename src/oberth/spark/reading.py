@@ -32,13 +32,21 @@ from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.gather import gather_spans
 from oberth.kernels.memory import SpareMemory
 from oberth.kernels.scan import scan
+from oberth.spark.batch_offsets import BatchOffsets
 from oberth.spark.batches import BatchMaker, Records, scan_columns
 from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, SideBySide, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
 from oberth.spark.record_damage import damaged
-from oberth.spark.record_masks import has_tag, interval_masks, matching, names_queue, within
+from oberth.spark.record_masks import (
+    has_tag,
+    interval_masks,
+    matching,
+    names_queue,
+    near_in_time,
+    within,
+)
 from oberth.spark.record_starts import RecordStarts
 from oberth.spark.schemas import Field
 from oberth.spark.segments import RECORD_SIZE_MAX, QueueName, Segment
@@ -61,11 +69,6 @@ _DENSE: Final = 1.25
 _UNITS_AT_ONCE: Final = 200_000
 _BEHIND_RANGE: Final = 16 << 10
 """How far behind its end a range of the log is read, for the record that it ends in."""
-_HEADER_SIZE: Final = 76
-"""What a record has to show for its store time to be known, and records of how many bytes on
-average are looked at by their headers first."""
-_HEADERS_PAY: Final = 256
-_HEADERS_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,18 +453,17 @@ class PieceReader:
         if opened is None:
             self._lost_offsets(store, piece, piece.start, piece.end, "the topic is gone")
             return
-        queue, number, last, units = opened
+        queue, number, last, run = opened
+        batch = BatchOffsets(piece.start, piece.end) if queue.is_batch else None
         while number < last:
-            if units is None:
-                units = queue.read_units(number, min(last, number + step))
-            if len(units) == 0:
-                self._lost_offsets(store, piece, number, last, "no file holds them")
-                return
-            low = max(number, -(-queue.segments[0].start // queue.unit_size))
-            if low > number:
-                self._lost_offsets(store, piece, number, low, "the file was deleted")
-            yield self._usable(store, piece, units, low, queue.is_batch)
-            number, units = low + len(units), None
+            begin, units = run or queue.read_run(number, last, step)
+            if begin > number and batch is None:
+                self._lost_offsets(store, piece, number, begin, "no file holds them")
+            if len(units):
+                yield self._usable(store, piece, units, begin, batch)
+            number, run = begin + len(units), None
+        for first, end in batch.gaps() if batch is not None else ():
+            self._lost_offsets(store, piece, first, end, "no unit names them")
 
     def _lost_offsets(
         self, store: Origin, piece: QueueRange, first: int, last: int, why: str
@@ -469,11 +471,14 @@ class PieceReader:
         self._loss(f"{_queue_text(store, piece)}: offsets {first} to {last} are gone, {why}")
 
     def _usable(
-        self, store: StoreFiles, piece: QueueRange, units: Any, first: int, is_batch: bool
-    ) -> Units:
+        self, store: StoreFiles, piece: QueueRange, units: Any, first: int,
+        batch: BatchOffsets | None,
+    ) -> Units:  # fmt: skip
+        if batch is not None:
+            units = units[batch.named(units)]
         positions = units["offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        if is_batch:
+        if batch is not None:
             offsets = units["base"].astype(np.int64)
         else:
             offsets = np.arange(first, first + len(units), dtype=np.int64)
@@ -489,48 +494,17 @@ class PieceReader:
                     f"{sizes[number]} bytes at {positions[number]}"
                 )
         wanted = usable
-        if not is_batch and not is_lmq(piece.topic):
+        if batch is None and not is_lmq(piece.topic):
             wanted = wanted & self._units_with_tags(units["tags"].astype(np.int64), piece.topic)
         log = self._settings.predicate.log
         for mask in interval_masks(positions, log):
             wanted = wanted & mask
         if not wanted.all():
             positions, sizes, offsets = positions[wanted], sizes[wanted], offsets[wanted]
-        if not is_batch and not self._settings.predicate.times.is_everything:
-            near = self._near_in_time(store, positions, sizes)
+        if batch is None and not self._settings.predicate.times.is_everything:
+            near = near_in_time(store, positions, sizes, self._settings.predicate.times)
             positions, sizes, offsets = positions[near], sizes[near], offsets[near]
-        return Units(positions, sizes, offsets, is_batch=is_batch)
-
-    def _near_in_time(self, store: StoreFiles, positions: Any, sizes: Any) -> Any:
-        """Records whose header does not rule them out by its store time: a mask.
-
-        A header that is not what its unit promises rules nothing out: reading will report it.
-        """
-        near = np.ones(len(positions), bool)
-        if not len(positions) or int(sizes.mean()) < _HEADERS_PAY:
-            return near
-        for segment in store.segments():
-            inside = np.flatnonzero(
-                (positions >= segment.start) & (positions + _HEADER_SIZE <= segment.end)
-            )
-            view = store.storage.view(segment.path, segment.size) if len(inside) else None
-            if view is None:
-                continue
-            bytes_of = np.frombuffer(view, np.uint8)
-            for first in range(0, len(inside), _HEADERS_AT_ONCE):
-                some = inside[first : first + _HEADERS_AT_ONCE]
-                places = (positions[some] - segment.start)[:, None] + np.arange(_HEADER_SIZE)
-                heads = bytes_of[places]
-                store.storage.bytes_read += heads.size
-                promised = _field(heads, 0, ">i4") == sizes[some]
-                promised &= _field(heads, 28, ">i8") == positions[some]
-                v6 = (_field(heads, 36, ">i4") & flags.BORN_HOST_V6) != 0
-                times = np.where(v6, _field(heads, 68, ">i8"), _field(heads, 56, ">i8"))
-                outside = np.zeros(len(some), bool)
-                for mask in interval_masks(times, self._settings.predicate.times):
-                    outside |= ~mask
-                near[some] = ~(promised & outside)
-        return near
+        return Units(positions, sizes, offsets, batch=batch)
 
     def _units_with_tags(self, codes: Any, topic: str) -> Any:
         """Units whose tags code does not rule them out."""
@@ -604,9 +578,9 @@ class PieceReader:
                 if len(own):
                     part = records.take(own)
                     offsets = units.offsets[own]
-                    yield from self._promised_rows(store, pieces[number], part, offsets, False)
+                    yield from self._promised_rows(store, pieces[number], part, offsets, None)
             return
-        yield from self._promised_rows(store, pieces[0], records, units.offsets, units.is_batch)
+        yield from self._promised_rows(store, pieces[0], records, units.offsets, units.batch)
 
     def _are_where_promised(
         self, pieces: Sequence[QueueRange], records: Records, units: Units
@@ -628,7 +602,7 @@ class PieceReader:
         piece: QueueRange,
         records: Records,
         offsets: Any,
-        is_batch: bool,
+        batch: BatchOffsets | None,
     ) -> Iterator[pa.RecordBatch]:
         self.report.records += records.count
         columns = records.columns
@@ -637,7 +611,7 @@ class PieceReader:
         light = is_lmq(piece.topic)
         if not light:
             right &= columns["queue_id"] == piece.queue
-            if not is_batch:
+            if batch is None:
                 right &= columns["queue_offset"] == offsets
         if light or not right.all():
             # What several queues name has the topic and offset of the first.
@@ -654,7 +628,7 @@ class PieceReader:
                 yield from self._filtered_rows(store, shared)
             records = records.take(np.flatnonzero(right))
         if records.count:
-            limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if is_batch else None
+            limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if batch else None
             yield from self._filtered_rows(store, records, limits)
 
     def _filtered_rows(
@@ -855,12 +829,6 @@ class PieceReader:
 def _open(store: StoreFiles, pieces: Sequence[QueueRange], step: int) -> list[OpenedRange | None]:
     ranges = [(QueueName(each.topic, each.queue), each.start, each.end) for each in pieces]
     return store.open_ranges(ranges, step)
-
-
-def _field(heads: Any, at: int, kind: str) -> Any:
-    """A field of headers that lie in the rows of a matrix of bytes."""
-    size = np.dtype(kind).itemsize
-    return np.ascontiguousarray(heads[:, at : at + size]).view(kind)[:, 0]
 
 
 def _merge(parts: list[dict[str, Any]], names: Sequence[str], columns: Columns) -> dict[str, Any]:

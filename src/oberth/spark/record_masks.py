@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from oberth.formats import sys_flag as flags
 from oberth.formats.properties import decode_properties, find_property
 from oberth.spark.batches import Records
+
+if TYPE_CHECKING:
+    from oberth.spark.predicates import Interval
+    from oberth.spark.store_files import StoreFiles
+
+_HEADER_SIZE: Final = 76
+"""What a record has to show for its store time to be known, and records of how many bytes on
+average are looked at by their headers first."""
+_HEADERS_PAY: Final = 256
+_HEADERS_AT_ONCE: Final = 1 << 16
 
 
 def within(records: Records, limits: Mapping[tuple[str, int], tuple[int, int]]) -> Any:
@@ -67,3 +77,41 @@ def names_queue(records: Records, topic: bytes) -> Any:
         value = find_property(records.bytes_of(number, "properties"), b"INNER_MULTI_DISPATCH")
         found.append(value is not None and topic in value.split(b","))
     return np.array(found, bool)
+
+
+def near_in_time(store: StoreFiles, positions: Any, sizes: Any, times: Interval) -> Any:
+    """Records whose header does not rule them out by its store time: a mask.
+
+    A header that is not what its unit promises rules nothing out: reading will report it.
+    """
+    near = np.ones(len(positions), bool)
+    if not len(positions) or int(sizes.mean()) < _HEADERS_PAY:
+        return near
+    for segment in store.segments():
+        inside = np.flatnonzero(
+            (positions >= segment.start) & (positions + _HEADER_SIZE <= segment.end)
+        )
+        view = store.storage.view(segment.path, segment.size) if len(inside) else None
+        if view is None:
+            continue
+        bytes_of = np.frombuffer(view, np.uint8)
+        for first in range(0, len(inside), _HEADERS_AT_ONCE):
+            some = inside[first : first + _HEADERS_AT_ONCE]
+            places = (positions[some] - segment.start)[:, None] + np.arange(_HEADER_SIZE)
+            heads = bytes_of[places]
+            store.storage.bytes_read += heads.size
+            promised = _field(heads, 0, ">i4") == sizes[some]
+            promised &= _field(heads, 28, ">i8") == positions[some]
+            v6 = (_field(heads, 36, ">i4") & flags.BORN_HOST_V6) != 0
+            stored = np.where(v6, _field(heads, 68, ">i8"), _field(heads, 56, ">i8"))
+            outside = np.zeros(len(some), bool)
+            for mask in interval_masks(stored, times):
+                outside |= ~mask
+            near[some] = ~(promised & outside)
+    return near
+
+
+def _field(heads: Any, at: int, kind: str) -> Any:
+    """A field of headers that lie in the rows of a matrix of bytes."""
+    size = np.dtype(kind).itemsize
+    return np.ascontiguousarray(heads[:, at : at + size]).view(kind)[:, 0]

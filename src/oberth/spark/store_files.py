@@ -63,13 +63,13 @@ class OpenedRange(NamedTuple):
         queue: its files.
         first: the number of the range's first unit.
         last: the number after its last.
-        units: the first units, as `QueueFiles.read_units` gives them; None of an empty range.
+        run: the first units, as `QueueFiles.read_run` gives them; None of an empty range.
     """
 
     queue: QueueFiles
     first: int
     last: int
-    units: Any
+    run: tuple[int, Any] | None
 
 
 @dataclass(slots=True)
@@ -418,8 +418,8 @@ class StoreFiles:
         except NotFoundError:
             return None
         first, last = queue.numbers_of(start, end)
-        units = queue.read_units(first, min(last, first + step)) if first < last else None
-        return OpenedRange(queue, first, last, units)
+        run = queue.read_run(first, last, step) if first < last else None
+        return OpenedRange(queue, first, last, run)
 
     def config(self, name: str) -> Any:
         """A file of the directory config as Java wrote it, or None.

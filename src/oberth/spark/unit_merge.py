@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from oberth.spark.batch_offsets import BatchOffsets
 
 
 @dataclass(slots=True)
@@ -18,14 +21,14 @@ class Units:
         sizes: its bytes.
         offsets: its queue offset.
         owners: which queue each is of, by number; None if all are of one.
-        is_batch: whether they are of a BatchConsumeQueue, which is never one of several.
+        batch: what those of a BatchConsumeQueue name, which is never one of several.
     """
 
     positions: Any
     sizes: Any
     offsets: Any
     owners: Any = None
-    is_batch: bool = False
+    batch: BatchOffsets | None = None
 
     def chosen(self, places: Any) -> Units:
         """Those in some places: a slice, or an array of them."""

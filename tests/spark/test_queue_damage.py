@@ -1,0 +1,232 @@
+"""Queue files that are missing, too short or of another place cost what they held, no more.
+
+Whatever a queue's files lack, what they do hold comes out once, under its own offset, and what is
+missing is named by its offsets, each once. Of a plain queue, of a light one and of one of batches.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.test_side_by_side import _Far
+
+pytest.importorskip("pyspark")
+
+from oberth.errors import DataLossError
+from oberth.formats.batch_body import BatchItem, encode_batch
+from oberth.formats.batch_consume_queue import UNIT
+from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
+from oberth.spark import plan as p
+from oberth.spark.options import parse_read_options
+from oberth.spark.reading import PieceReader
+from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.source import RocketMQReader
+from oberth.spark.storage import LocalStorage
+from oberth.spark.store_files import StoreFiles
+
+KINDS = {"plain": "plain", "light": "%LMQ%light", "batch": "batch"}
+DIRECTORIES = {
+    "plain": "consumequeue/plain/0",
+    "light": "consumequeue/%LMQ%light/0",
+    "batch": "batchconsumequeue/batch/0",
+}
+UNITS, COUNT, BEFORE_LIGHT = 10, 45, 5  # units of a file and of a queue; only of the plain queue
+ALL = {"subscribe": ",".join(KINDS.values())}
+WAYS: dict[str, dict[str, str]] = {
+    "whole": {},
+    "small steps": {},
+    "cut": {"maxRecordsPerPartition": "4"},
+    "together": {"targetPartitionBytes": "20k", "batchBytes": "64k"},
+    "far": {"maxRecordsPerPartition": "13"},
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, make_store: Callable[..., Any]) -> Path:
+    """A store of one queue of each kind and a neighbour, each in files of ten units."""
+    root = tmp_path_factory.mktemp("queues") / "broker-q"
+    store = make_store(root, queue_size=UNITS * 20)
+    for number in range(COUNT + BEFORE_LIGHT):
+        light = number - BEFORE_LIGHT
+        named = {"INNER_MULTI_DISPATCH": "%LMQ%other,%LMQ%light,", "INNER_MULTI_QUEUE_OFFSET": ""}
+        named["INNER_MULTI_QUEUE_OFFSET"] = f"{light + 1000},{light}"
+        body = bytes(700 + number)
+        store.append("plain", 0, body, properties=named if light >= 0 else None)
+        store.append("plain", 1, body)
+    bases = []
+    for number in range(COUNT):
+        if number % 3:
+            bases.append((store.append("batch", 0, b"one"), 1))
+            continue
+        items = encode_batch([BatchItem(0, b"%d" % n, b"") for n in range(3)])
+        first = bases[-1][0] + 1 if bases else 0
+        num = {"INNER_NUM": "3", "INNER_BASE": str(first)}
+        kind = INNER_BATCH | NEED_UNWRAP
+        bases.append((store.append("batch", 0, items, flags=kind, properties=num), 3))
+        store.skip("batch", 0, 2)
+
+    def units(directory: str) -> bytes:
+        return b"".join(each.read_bytes() for each in sorted((root / directory).iterdir()))
+
+    plain, batch = units("consumequeue/plain/0"), units("consumequeue/batch/0")
+    shutil.rmtree(root / "consumequeue" / "batch")
+    light_units = plain[BEFORE_LIGHT * 20 : (COUNT + BEFORE_LIGHT) * 20]
+    batch_units = b"".join(
+        UNIT.pack(
+            int.from_bytes(batch[base * 20 : base * 20 + 8], "big"),
+            int.from_bytes(batch[base * 20 + 8 : base * 20 + 12], "big"),
+            0, 1_700_000_000_000, base, count, -1, 0,
+        )
+        for base, count in bases
+    )  # fmt: skip
+    for directory, data, size in (
+        (DIRECTORIES["light"], light_units, UNITS * 20),
+        (DIRECTORIES["batch"], batch_units, UNITS * UNIT.size),
+    ):
+        (root / directory).mkdir(parents=True)
+        for at in range(0, len(data), size):
+            (root / directory / f"{at:020d}").write_bytes(data[at : at + size].ljust(size, b"\0"))
+    return root
+
+
+@pytest.fixture
+def store(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of the store."""
+    return Path(shutil.copytree(pristine, tmp_path / "broker-q"))
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """How the store is read."""
+    if request.param not in ("whole", "cut"):
+        monkeypatch.setattr(PieceReader, "_step", lambda *_: 7)
+    if request.param == "far":
+        monkeypatch.setattr(p, "storage_for", lambda path, _: (_Far("mock", {}), path))
+        monkeypatch.setattr(_Far, "meets", None)
+    options: dict[str, str] = WAYS[request.param]
+    return options
+
+
+def files_of(root: Path, kind: str) -> list[Path]:
+    return sorted((root / DIRECTORIES[kind]).iterdir())
+
+
+def unit_size(kind: str) -> int:
+    return UNIT.size if kind == "batch" else 20
+
+
+def offsets_of(kind: str, first: int, last: int) -> list[int]:
+    """The queue offsets of units number first to last (exclusive)."""
+    if kind != "batch":
+        return list(range(first, last))
+    return list(range(*(number + (number + 2) // 3 * 2 for number in (first, last))))
+
+
+def rows_of(rows: list[dict[str, Any]]) -> dict[str, list[tuple[int, int]]]:
+    """By topic and queue the offsets and places of the rows, in their order."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        found[f"{row['topic']}/{row['partition']}"].append((row["offset"], row["physicalOffset"]))
+    return found
+
+
+def named_in(lost: list[str]) -> list[int]:
+    """The offsets that messages name, sorted; each as often as it is named."""
+    found: list[int] = []
+    for text in lost:
+        stretch = re.search(r"offsets (\d+) to (\d+) are gone", text)
+        one = re.search(r"has it as offset (\d+)|queue \d+, offset (\d+):", text)
+        assert stretch or one, text
+        if stretch:
+            found += range(int(stretch[1]), int(stretch[2]))
+        elif one:
+            found.append(int(one[1] or one[2]))
+    return sorted(found)
+
+
+def check(root: Path, kind: str, missing: list[int], truth: Any, read: Any, way: Any) -> None:
+    """All but what is missing comes out, and that is named once; else the read fails."""
+    queue = f"{KINDS[kind]}/0"
+    left = {**truth, queue: [row for row in truth[queue] if row[0] not in missing]}
+    found = read(root, failOnDataLoss="false", **ALL, **way)
+    assert rows_of(found.rows) == left
+    assert named_in(found.lost) == missing
+    with pytest.raises(DataLossError):
+        read(root, **ALL, **way)
+
+
+def lose(root: Path, kind: str, what: str) -> list[int]:
+    """Damages a queue's files; gives the offsets that are lost."""
+    files, size = files_of(root, kind), unit_size(kind)
+    if what == "short":
+        os.truncate(files[1], 4 * size + 3)
+        return offsets_of(kind, 14, 20)
+    if what == "both short":
+        os.truncate(files[1], 4 * size)
+        os.truncate(files[2], 7 * size)
+        return offsets_of(kind, 14, 20) + offsets_of(kind, 27, 30)
+    last = 3 if what == "two gone" else 2
+    for path in files[1:last]:
+        path.unlink()
+    return offsets_of(kind, 10, last * 10)
+
+
+@pytest.mark.parametrize("what", ["short", "both short", "two gone"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hole_costs_what_its_files_held(
+    kind: str, what: str, store: Path, pristine: Path, read_store: Any, way: dict[str, str]
+) -> None:
+    truth = rows_of(read_store(pristine, **ALL).rows)
+    missing = lose(store, kind, what)
+    check(store, kind, missing, truth, read_store, way)
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "light"])
+def test_files_that_go_while_a_task_reads_do_not_hide_the_next_one(
+    kind: str, is_far: bool, store: Path, monkeypatch: pytest.MonkeyPatch, read_store: Any
+) -> None:
+    options = {"subscribe": KINDS[kind], "failOnDataLoss": "false"}
+    truth = rows_of(read_store(store, **ALL).rows)
+    monkeypatch.setattr(PieceReader, "_step", lambda *_: 7)
+    if is_far:
+        monkeypatch.setattr(p, "storage_for", lambda path, _: (_Far("mock", {}), path))
+        monkeypatch.setattr(_Far, "meets", None)
+    columns = "topic,partition,offset,physicalOffset"
+    reader = RocketMQReader(
+        parse_read_options({"path": str(store), "columns": columns, **options}, streaming=False),
+        struct_type(parse_columns(columns)),
+    )
+    [part] = pickle.loads(pickle.dumps(reader.partitions()))  # a task opens files itself
+    pieces = reader.piece_reader(part)
+    rows: list[dict[str, Any]] = []
+    for number, batch in enumerate(pieces.read(part.pieces)):
+        if number == 0:
+            for path in files_of(store, kind)[:2]:
+                path.unlink()
+        rows += batch.to_pylist()
+    queue = f"{KINDS[kind]}/0"
+    missing = named_in(pieces.report.lost)  # of the first file what was not read ahead
+    assert missing in (offsets_of(kind, 7, 20), offsets_of(kind, 10, 20))
+    assert rows_of(rows)[queue] == [row for row in truth[queue] if row[0] not in missing]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hole_ends_no_batch_of_a_stream(kind: str, store: Path) -> None:
+    """How many messages have so many bytes: what no file holds has none, and is passed."""
+    missing = lose(store, kind, "gone")
+    queue = StoreFiles(LocalStorage(), str(store), "b").queue(KINDS[kind], 0)
+    first, end = queue.bounds()
+    assert queue.count_within(first, end - first, 1 << 30) == end - first
+    assert queue.count_within(missing[0], end - missing[0], 1 << 30) == end - missing[0]
+    size = queue.record_bytes(first, missing[0])
+    fit = queue.count_within(first, end - first, size + 10)
+    assert fit == (missing[0] if kind == "batch" else missing[-1] + 1)
