@@ -26,6 +26,7 @@ from oberth.formats.batch_consume_queue import UNIT
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
+from oberth.spark.partitions import RocketMQPartition
 from oberth.spark.reading import PieceReader
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
@@ -44,7 +45,7 @@ WAYS: dict[str, dict[str, str]] = {
     "whole": {},
     "small steps": {},
     "cut": {"maxRecordsPerPartition": "4"},
-    "together": {"targetPartitionBytes": "20k", "batchBytes": "64k"},
+    "together": {"targetPartitionBytes": "100k", "batchBytes": "64k"},
     "far": {"maxRecordsPerPartition": "13"},
 }
 
@@ -58,7 +59,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, make_store: Callable[...,
         light = number - BEFORE_LIGHT
         named = {"INNER_MULTI_DISPATCH": "%LMQ%other,%LMQ%light,", "INNER_MULTI_QUEUE_OFFSET": ""}
         named["INNER_MULTI_QUEUE_OFFSET"] = f"{light + 1000},{light}"
-        body = bytes(700 + number)
+        body = bytes(2000 + number)
         store.append("plain", 0, body, properties=named if light >= 0 else None)
         store.append("plain", 1, body)
     bases = []
@@ -230,3 +231,61 @@ def test_a_hole_ends_no_batch_of_a_stream(kind: str, store: Path) -> None:
     size = queue.record_bytes(first, missing[0])
     fit = queue.count_within(first, end - first, size + 10)
     assert fit == (missing[0] if kind == "batch" else missing[-1] + 1)
+
+
+def overwrite(root: Path, kind: str, what: str) -> list[int]:
+    """Has units of a queue name records of other units; gives the offsets that are lost."""
+    files, size = files_of(root, kind), unit_size(kind)
+    if what in ("by the next", "by the one before"):
+        files[1].write_bytes(files[2 if what == "by the next" else 0].read_bytes())
+        return offsets_of(kind, 10, 20)
+    # One unit of the second file, or of a batch only where that says its record is.
+    at, other = 4 * size, files[2].read_bytes()[3 * size : 4 * size]
+    data = bytearray(files[1].read_bytes())
+    named = other if what == "a unit" else other[:12]
+    data[at : at + len(named)] = named
+    files[1].write_bytes(data)
+    return offsets_of(kind, 14, 15)
+
+
+@pytest.mark.parametrize("what", ["by the next", "by the one before", "a unit", "a place"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_unit_of_another_place_gives_no_row_here(
+    kind: str, what: str, store: Path, pristine: Path, read_store: Any, way: dict[str, str]
+) -> None:
+    truth = rows_of(read_store(pristine, **ALL).rows)
+    missing = overwrite(store, kind, what)
+    if kind == "batch" and what == "a unit":
+        # Its record comes where it is named first; a search for a part's units may meet it.
+        found = read_store(store, failOnDataLoss="false", **ALL, **way)
+        lost = named_in(found.lost)
+        assert lost == missing or (way and set(missing) < set(lost) < set(range(20, 50)))
+        rows = rows_of(found.rows)
+        rows["batch/0"].sort()
+        assert rows == {**truth, "batch/0": [row for row in truth["batch/0"] if row[0] not in lost]}
+    else:
+        check(store, kind, missing, truth, read_store, way)
+
+
+def test_a_light_queue_shows_no_record_that_says_no_number(
+    growing_store: Any, read_store: Any
+) -> None:
+    queue = growing_store.root / "consumequeue" / "%LMQ%a" / "0"
+    for numbers in ("0", "1", "", "3,3", "5"):
+        named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": numbers}
+        growing_store.append("A", 0, b"body", properties=named)
+    shutil.copytree(growing_store.root / "consumequeue" / "A" / "0", queue)
+    found = read_store(growing_store.root, subscribe="%LMQ%a", failOnDataLoss="false")
+    assert [row["offset"] for row in found.rows] == [0, 1]
+    assert named_in(found.lost) == [2, 3, 4]
+
+
+def test_queues_of_a_damaged_store_are_read_side_by_side(store: Path) -> None:
+    """As the way of that name takes it for granted."""
+    columns = "topic,partition,offset"
+    given = {"path": str(store), "columns": columns, **ALL, **WAYS["together"]}
+    reader = RocketMQReader(
+        parse_read_options(given, streaming=False), struct_type(parse_columns(columns))
+    )
+    parts = [part for part in reader.partitions() if isinstance(part, RocketMQPartition)]
+    assert any(isinstance(piece, p.SideBySide) for part in parts for piece in part.pieces)

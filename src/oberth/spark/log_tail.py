@@ -202,14 +202,21 @@ def _small_file(store: LogOfStore, name: str) -> bytes | None:
 
 def light_offsets(properties: bytes) -> list[tuple[str, int]]:
     """The light queues that a record is in too, by its properties, and its number in each."""
-    found = find_property(properties, _DISPATCHED_TO)
+    return [each for each in further_offsets(properties) if names.is_lmq(each[0])]
+
+
+def further_offsets(properties: bytes) -> list[tuple[str, int]]:
+    """The further queues that a record names, light or not, and its number in each."""
+    # As Java splits: commas at the end do not count.
+    found = (find_property(properties, _DISPATCHED_TO) or b"").rstrip(b",")
     numbers = [
-        java_long(text, -1) for text in (find_property(properties, _NUMBERED) or b"").split(b",")
+        java_long(text, -1)
+        for text in (find_property(properties, _NUMBERED) or b"").rstrip(b",").split(b",")
     ]
-    topics = [] if found is None else str(found, "utf-8", "replace").split(",")
-    if len(topics) != len(numbers) or min(numbers) < 0:
+    topics = str(found, "utf-8", "replace").split(",")
+    if not found or len(topics) != len(numbers) or min(numbers) < 0:
         return []
-    return [each for each in zip(topics, numbers, strict=True) if names.is_lmq(each[0])]
+    return list(zip(topics, numbers, strict=True))
 
 
 class _Reach(NamedTuple):

@@ -43,7 +43,7 @@ from oberth.spark.record_masks import (
     has_tag,
     interval_masks,
     matching,
-    names_queue,
+    named_so,
     near_in_time,
     within,
 )
@@ -608,25 +608,27 @@ class PieceReader:
         columns = records.columns
         topic = piece.topic.encode()
         right = np.array([name == topic for name in records.topics], bool)[columns["topic_id"]]
-        light = is_lmq(piece.topic)
-        if not light:
+        if not is_lmq(piece.topic):
             right &= columns["queue_id"] == piece.queue
-            if batch is None:
-                right &= columns["queue_offset"] == offsets
-        if light or not right.all():
+        own = columns["queue_offset"]
+        if batch is not None:
+            own = np.where(columns["inner_base"] >= 0, columns["inner_base"], own)
+        right &= own == offsets
+        if not right.all():
             # What several queues name has the topic and offset of the first.
-            elsewhere = ~right
-            light_rows = names_queue(records, topic) & elsewhere
-            wrong = elsewhere & ~light_rows
-            for number in np.flatnonzero(wrong).tolist():
+            elsewhere = np.flatnonzero(~right)
+            rows = named_so(records, elsewhere, piece.topic, offsets)
+            for number in np.setdiff1d(elsewhere, rows, assume_unique=True).tolist():
                 reason = f"queue {piece.topic}/{piece.queue} has it as offset {offsets[number]}"
                 self._loss(_describe(store, records, number, reason))
-            if light_rows.any():
-                rows = np.flatnonzero(light_rows)
+            if len(rows):
                 shared = records.take(rows)
                 shared.topic, shared.queue, shared.offsets = piece.topic, piece.queue, offsets[rows]
                 yield from self._filtered_rows(store, shared)
-            records = records.take(np.flatnonzero(right))
+            right = np.flatnonzero(right)
+            records, offsets = records.take(right), offsets[right]
+        if batch is not None and records.count:
+            records = records.take(np.flatnonzero(batch.first_given(offsets)))
         if records.count:
             limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if batch else None
             yield from self._filtered_rows(store, records, limits)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oberth.formats import sys_flag as flags
-from oberth.formats.properties import decode_properties, find_property
+from oberth.formats.properties import decode_properties
 from oberth.spark.batches import Records
+from oberth.spark.log_tail import further_offsets
 
 if TYPE_CHECKING:
     from oberth.spark.predicates import Interval
@@ -70,13 +71,21 @@ def matching(records: Records, sql: Callable[[Mapping[str, str]], bool]) -> Any:
     return np.array(found, bool)
 
 
-def names_queue(records: Records, topic: bytes) -> Any:
-    """Records whose multi-dispatch property names a queue."""
-    found = []
-    for number in range(records.count):
-        value = find_property(records.bytes_of(number, "properties"), b"INNER_MULTI_DISPATCH")
-        found.append(value is not None and topic in value.split(b","))
-    return np.array(found, bool)
+def named_so(records: Records, rows: Any, topic: str, offsets: Any) -> Any:
+    """The rows of those records that name a further queue, and say what number they have there.
+
+    Args:
+        records: all records.
+        rows: of which to look at these.
+        topic: the further queue.
+        offsets: by row the number that a record has to say.
+    """
+    found = [
+        row
+        for row, offset in zip(rows.tolist(), offsets[rows].tolist(), strict=True)
+        if (topic, offset) in further_offsets(records.bytes_of(row, "properties"))
+    ]
+    return np.array(found, np.int64)
 
 
 def near_in_time(store: StoreFiles, positions: Any, sizes: Any, times: Interval) -> Any:
