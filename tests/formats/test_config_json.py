@@ -584,7 +584,7 @@ def test_long_texts_make_slices_and_have_an_end() -> None:
     found: list[bytes] = []
 
     def slices(size_max: int | None) -> Generator[None, None, None]:
-        found.append((yield from config_in_slices({"rows": rows}, size_max)))
+        found.append(bytes((yield from config_in_slices({"rows": rows}, size_max))))
 
     assert sum(1 for _ in slices(None)) >= 5
     assert found == [encode_config({"rows": rows}, pretty=False)]

@@ -34,7 +34,7 @@ async def test_one_at_a_time_and_only_so_many_wait(monkeypatch: pytest.MonkeyPat
     with pytest.raises(BodyError, match="an answer of 51 bytes, allowed 50"):
         await answers.read(decode, bytes(51), 50)
     may_end.set()
-    assert await asyncio.gather(first, second) == [100, 100]
+    assert [*await asyncio.gather(first, second)] == [100, 100]
     assert (answers.waiting_bytes, most) == (0, 1)
     assert threading.current_thread() not in threads
     assert await answers.read(decode, bytes(300)) == 300  # nothing else waits

@@ -115,6 +115,7 @@ def test_times_that_no_calendar_has(tmp_path: Path, form: str) -> None:
     """They come back as they were, the tables' timestamps are null, and both are one row's."""
     root, out = tmp_path / "store", tmp_path / "out"
     settings = ExportSettings(form, exact=True, partition_by=("day=date(bornTimestamp)",))
+    places: list[int] = []
     for _ in range(2):
         places = with_odd_times(root)
         export(InProcess(), str(root), str(out), settings)
