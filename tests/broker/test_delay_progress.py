@@ -5,6 +5,7 @@ A real store under a virtual clock that is left as a kill leaves it, and the fil
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from tests.rigs.damage import copy_killed
 
 from oberth.broker.delay_progress import (
-    FILE_NAME,
     LEVELS_MAX,
     DelayProgress,
     decode,
@@ -24,8 +24,10 @@ from oberth.broker.delay_progress import (
 from oberth.broker.schedule_service import ScheduleService
 from oberth.errors import StoreFullError
 from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.paths import DELAY_PROGRESS
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import LOCAL_HOST, MessageExtBrokerInner
+from oberth.testing.fault_disk import FaultDisk
 
 OFFSETS = st.dictionaries(st.integers(1, 20), st.integers(0, 2**62), max_size=20)
 
@@ -66,9 +68,10 @@ def test_too_many_levels_are_not_read() -> None:
 class World:
     """A store, its delay levels and the time."""
 
-    def __init__(self, root: Path, now: int = 1_700_000_000_000) -> None:
+    def __init__(self, root: Path, now: int = 1_700_000_000_000, **options: Any) -> None:
         self.now = now
         self.root = root
+        self.options = options
         config = MessageStoreConfig(
             store_path_root_dir=str(root),
             mapped_file_size_commit_log=1 << 20,
@@ -76,10 +79,11 @@ class World:
             max_hash_slot_num=100,
             max_index_num=400,
             message_delay_level="1s 5s",
+            **options,
         )
         self.store = MessageStore(config, clock_ms=lambda: self.now)
         self.store.load()
-        self.store.start(reput_thread=False)
+        self.store.start(reput_thread=False, background=not options)
         self.schedule = ScheduleService(self.store, lambda: LOCAL_HOST)
         self.progress = DelayProgress(self.store, self.schedule)
         self.progress.load()
@@ -89,6 +93,7 @@ class World:
         message = MessageExtBrokerInner.of("T", b"x", properties={"DELAY": str(level)})
         (result,) = self.store.append_messages([message])
         assert result.ok
+        self.store.flush()
         self.store.dispatch_nowait()
 
     def tick(self, ms: int) -> int:
@@ -101,7 +106,7 @@ class World:
     def killed(self, root: Path) -> World:
         """Another world on what a kill leaves of this one at this moment."""
         copy_killed(self.root, root)
-        return World(root, self.now)
+        return World(root, self.now, **self.options)
 
 
 @pytest.fixture
@@ -157,6 +162,52 @@ def test_a_log_that_lost_its_end_makes_the_file_worthless(world: Any) -> None:
     assert third.tick(0) == 0
 
 
+def test_a_kill_that_takes_the_transient_pool_takes_no_delivery(tmp_path: Path) -> None:
+    first = World(tmp_path / "0", transient_store_pool_enable=True, transient_store_pool_size=2)
+    first.delay(1)
+    assert first.tick(1_000) == 1  # only the pool has it
+    second = first.killed(tmp_path / "1")
+    assert second.schedule.offsets == {}
+    assert second.tick(0) == 1
+    second.store.flush()
+    third = second.killed(tmp_path / "2")
+    assert third.schedule.offsets == {1: 1}
+    for each in (first, second, third):
+        each.store.shutdown()
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_log_that_lost_a_page_makes_the_file_worthless(world: Any, is_mended: bool) -> None:
+    first = world.first
+    first.delay(1)
+    start = first.store.max_phy_offset
+    assert first.tick(1_000) == 1
+    end = first.store.max_phy_offset
+    first.delay(2)
+    assert first.tick(0) == 0
+    # As a loss of power may leave it: the delivery's page is gone, what came later is there.
+    image = first.root.with_name("image")
+    copy_killed(first.root, image)
+    with (image / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(start)
+        log.write(bytes(end - start))
+    if is_mended:
+        # Somebody opened the store before the broker did, and was killed: no damage is left.
+        config = dataclasses.replace(first.store.config, store_path_root_dir=str(image))
+        disk = FaultDisk()
+        store = MessageStore(config, clock_ms=lambda: first.now, files=disk)
+        assert store.load().damages
+        at = disk.log.index(f"remove {image}/{DELAY_PROGRESS}")
+        assert disk.log[at + 1] == f"sync-directory {image}"  # before anything is mended
+        store.start(background=False)
+        store.kill()
+    second = World(image, first.now)
+    assert bool(second.store.report.damages) is not is_mended
+    assert second.schedule.offsets == {}
+    assert second.tick(0) == 1
+    second.store.shutdown()
+
+
 def test_an_older_file_takes_nothing_back(world: Any) -> None:
     first = world.first
     first.delay(1)
@@ -171,10 +222,10 @@ def test_an_orderly_stop_removes_the_file(world: Any) -> None:
     first = world.first
     first.delay(1)
     first.tick(1_000)
-    assert Path(first.root, FILE_NAME).exists()
+    assert Path(first.root, DELAY_PROGRESS).exists()
     first.progress.remove()
     first.progress.remove()
-    assert not Path(first.root, FILE_NAME).exists()
+    assert not Path(first.root, DELAY_PROGRESS).exists()
 
 
 def test_a_full_disk_stops_no_delivery(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +279,7 @@ async def test_a_killed_broker_delivers_nothing_again(make_live: Any, tmp_path: 
     found = [message.body for message in await again.peer.read("T")]
     assert found == [b"0", b"1", b"2", b"pending"]
     await again.stop()
-    assert not (tmp_path / "store-1" / FILE_NAME).exists()
+    assert not (tmp_path / "store-1" / DELAY_PROGRESS).exists()
     await again.start()
     await again.later(5_000)
     assert len(await again.peer.read("T")) == 4

@@ -11,6 +11,7 @@ from tests.broker.conftest import Clock, MakeLive, Peer
 from tests.broker.power_cuts import Images, wall_ms
 from tests.rigs.campaigns import some
 
+from oberth.broker.broker import Broker
 from oberth.formats.message import decode_record
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.remoting.aio.processors import ProcessorTable
@@ -156,6 +157,38 @@ async def test_an_end_is_answered_when_the_disk_has_it(make_live: Any) -> None:
     assert (await end(live.peer, halves[3])).code == 0
     assert op_offset() == 2  # one for each burst
     assert [m.body for m in await live.peer.read("T", 1)] == [b"1", b"2", b"4"]
+
+
+POOL = {
+    "transientStorePoolEnable": "true", "transientStorePoolSize": "2",
+    "commitIntervalCommitLog": "600000", "wakeCommitWhenPutMessage": "false",
+}  # fmt: skip
+
+
+async def test_an_end_that_only_the_transient_pool_has_is_not_answered(tmp_path: Path) -> None:
+    async with Images(tmp_path, **POOL) as images:
+        halves = [await send_half(images.peer, body) for body in (b"1", b"2")]
+        assert (await end(images.peer, halves[0], COMMIT)).code == 0
+        assert (await end(images.peer, halves[1], ROLLBACK)).code == 0
+        taken = images.take()
+
+    async def look(broker: Broker, peer: Peer) -> None:
+        assert [message.body for message in await peer.read("T", 1)] == [b"1"]
+        assert broker.parts.store.max_offset_in_queue(OP_TOPIC, 0) == 2
+
+    for image in taken:
+        await images.on(image, look)
+
+
+async def test_a_mapping_changes_when_messages_in_the_transient_pool_are_readable(
+    tmp_path: Path,
+) -> None:
+    async with Images(tmp_path, **POOL) as images:
+        assert (await images.peer.send("T")).code == 0
+        store = images.broker.parts.store
+        assert store.append_messages([MessageExtBrokerInner.of("T", b"x")])[0].ok
+        await images.broker.processors.static_topics._all_readable()
+        assert store.max_offset_in_queue("T", 0) == 2
 
 
 async def test_an_end_that_did_not_get_into_the_log_is_no_success(

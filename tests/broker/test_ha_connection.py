@@ -294,7 +294,8 @@ async def test_a_slave_is_known_by_its_address_however_it_is_written(
         connection.data_received(REPORT.pack(0))
         await until(lambda: ha.replicas.acked)
         assert ha.is_followed_from(written) == is_it
-        monkeypatch.setattr(ha, "_store", SimpleNamespace(max_phy_offset=10))  # all of it lacks
+        lacking = SimpleNamespace(appended_offset=10, max_phy_offset=0)  # all of it lacks
+        monkeypatch.setattr(ha, "_store", lacking)
         request = RemotingCommand(code=43)
         channel: Any = SimpleNamespace(remote=peer_address(parse_address(written)))
         kept = ha.answer_behind_log(channel, request, request)

@@ -247,7 +247,7 @@ class ControlledHAService(HAService):
         self, channel: Channel, request: RemotingCommand, response: RemotingCommand
     ) -> RemotingCommand | None:
         """See HAService. Refused if not all that may be elected have the log soon."""
-        end = self._store.max_phy_offset
+        end = self._store.appended_offset
         if not self._is_waiting or self._table.has(end, 0):
             return response
         if not self._keep(response):
@@ -273,7 +273,7 @@ class ControlledHAService(HAService):
         self._is_settling = True
         settled = asyncio.get_running_loop().create_future()
         self.when_replicated(
-            self._store.max_phy_offset, PutMessageStatus.PUT_OK, settled.set_result
+            self._store.appended_offset, PutMessageStatus.PUT_OK, settled.set_result
         )
         await asyncio.wait([settled], timeout=SETTLE_MAX_S)
 

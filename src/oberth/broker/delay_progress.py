@@ -6,15 +6,16 @@ So each delivery also overwrites the small file ``oberth.delays`` of the store, 
 
     0    4  magic
     4    4  crc32 of all that follows
-    8    8  log_end       where the CommitLog ended when this was written
+    8    8  log_end       where the next record of the CommitLog went when this was written
    16    4  level_count
    20  8*n  offsets       of levels 1 to level_count: the next unit to deliver; -1: unknown
 
 What is always true: an offset in the file passes a message only if its delivery lies before
 log_end. A killed process loses nothing that it wrote, so then the file is as new as the log. After
-a loss of power the log may end before log_end, or the file be torn: then it is not believed, and
-what delayOffset.json says is used. An orderly stop removes it. RocketMQ does not know the file and
-needs nothing of it.
+a loss of power, and with the transient pool after a kill, the log may end before log_end, or the
+file be torn: then it is not believed, and what delayOffset.json says is used. Where the log has
+lost something in its middle, the store removes the file as it opens. An orderly stop removes it as
+well. RocketMQ does not know the file and needs nothing of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from oberth.errors import StoreFullError
+from oberth.formats.paths import DELAY_PROGRESS
 
 if TYPE_CHECKING:
     from oberth.broker.schedule_service import ScheduleService
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-FILE_NAME: Final = "oberth.delays"
 MAGIC: Final = 0x4F44_4C31
 UNKNOWN: Final = -1
 LEVELS_MAX: Final = 1024
@@ -90,7 +91,7 @@ class DelayProgress:
     @property
     def path(self) -> str:
         """Where the file lies."""
-        return f"{self._store.root}/{FILE_NAME}"
+        return f"{self._store.root}/{DELAY_PROGRESS}"
 
     def load(self) -> None:
         """Take the levels forward to where the file says; the store is loaded."""
@@ -119,7 +120,7 @@ class DelayProgress:
         try:
             if self._file is None:
                 self._file = self._store.files.open(self.path, create=True)
-            self._file.write(encode(self._store.max_phy_offset, offsets), 0)
+            self._file.write(encode(self._store.appended_offset, offsets), 0)
         except (OSError, StoreFullError) as error:
             if not self._is_failing:
                 _LOG.error(

@@ -296,7 +296,7 @@ class HAService:
         has the log so far, and refused if that takes long; a slave of ours asks only once it does.
         """
         untold = _Untold(
-            self._store.max_phy_offset,
+            self._store.appended_offset,
             asyncio.get_running_loop().time() + TOLD_WITHIN_S,
             channel,
             request,

@@ -26,6 +26,8 @@ LOCK: Final = "lock"
 CONFIG: Final = "config"
 TIMER_WHEEL: Final = "timerwheel"
 TIMER_LOG: Final = "timerlog"
+# Not RocketMQ's: how far delay levels are delivered, see oberth.broker.delay_progress.
+DELAY_PROGRESS: Final = "oberth.delays"
 # dledger-{self id}: the log of a broker with enableDLegerCommitLog, in a format of its own.
 DLEDGER_PREFIX: Final = "dledger-"
 

@@ -188,6 +188,12 @@ class MappedFileQueue:
         segments = self.segments
         return segments[-1].start_offset + segments[-1].read_position if segments else 0
 
+    @property
+    def appended_offset(self) -> int:
+        """Where the next byte goes: behind what only a write buffer holds, which none may read."""
+        segments = self.segments
+        return segments[-1].start_offset + segments[-1].wrote_position if segments else 0
+
     # Finding
 
     def last(self) -> MappedFile | None:

@@ -30,7 +30,7 @@ from oberth.formats.marker_files import encode_abort
 from oberth.formats.message_store_config import BrokerRole
 from oberth.formats.names import is_lmq
 from oberth.formats.options import Line
-from oberth.formats.paths import ABORT, DLEDGER_PREFIX
+from oberth.formats.paths import ABORT, DELAY_PROGRESS, DLEDGER_PREFIX
 from oberth.kernels.sends import PlainSends, Slot
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.deleted_topics import find_deleted_topics
@@ -181,7 +181,16 @@ class MessageStore(StoreReading):
             mends=self.config.broker_role is not BrokerRole.SLAVE,
             flushed_ms=self.checkpoint.values.physic_msg_timestamp,
             now_ms=self.clock_ms(),
+            before_mending=self._forget_delay_progress,
         )
+
+    def _forget_delay_progress(self) -> None:
+        """Removes what passes deliveries, of which a damaged log may have lost any."""
+        path = f"{self.root}/{DELAY_PROGRESS}"
+        if self.files.exists(path):
+            _LOG.warning("%s is not used, since messages that it passes may be lost", path)
+            self.files.remove(path)
+            self.files.sync_directory(self.root)
 
     def _dispatch_from(self, report: RecoveryReport) -> None:
         self.reput.offset = report.dispatch_from

@@ -96,6 +96,7 @@ def recover(
     mends: bool,
     flushed_ms: int,
     now_ms: int,
+    before_mending: Callable[[], None],
 ) -> RecoveryReport:
     """Brings log, queues and index to one state; the caller then dispatches from dispatch_from.
 
@@ -110,6 +111,7 @@ def recover(
             on a slave: its master sends that again, and until then every start must find it.
         flushed_ms: store time of a record up to which the log is on the disk; of the checkpoint.
         now_ms: the clock.
+        before_mending: called if the log has damages, while every start would still find them.
     """
     if not log.queue.segments:
         return _recover_without_log(log, queues, load_index, abnormal=abnormal)
@@ -134,6 +136,8 @@ def recover(
         unsynced_after_ms=flushed_ms if abnormal else None,
         size_at=queues.record_size_at,
     )
+    if end.damages:
+        before_mending()
     if redispatch_from is not None:
         # No hole of a power cut may stay between units.
         queues.truncate(redispatch_from)

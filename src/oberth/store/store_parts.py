@@ -257,6 +257,11 @@ class StoreParts:
         return self.commit_log.max_offset
 
     @property
+    def appended_offset(self) -> int:
+        """Where the next record goes. With the transient pool that may be past the end."""
+        return self.commit_log.queue.appended_offset
+
+    @property
     def sound_offset(self) -> int:
         """The CommitLog's end, or where recovery found a slave's log damaged before that."""
         return self.commit_log.max_offset if self.damaged_from is None else self.damaged_from

@@ -212,7 +212,7 @@ class EndTransactionProcessor:
                 channel.reply(request, create_response(request, outcome.code, outcome.remark))
 
         # Up to the end: what ended by an earlier request may not be safe either.
-        self._dispatching.when_durable(self._store.max_phy_offset, answer)
+        self._dispatching.when_durable(self._store.appended_offset, answer)
 
     def _is_too_late(self, half: MessageExt, header: EndTransactionRequestHeader) -> bool:
         """Whether the producer's own end comes after the time in which it may come unasked."""

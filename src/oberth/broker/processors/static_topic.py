@@ -160,7 +160,7 @@ class StaticTopicProcessor:
                 if not durable.done():
                     durable.set_result(None)
 
-            self._dispatching.when_durable(self._store.max_phy_offset, done)
+            self._dispatching.when_durable(self._store.appended_offset, done)
             await durable
         self._dispatching.now()
 
