@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rigs.campaigns import examples, rounds
+from tests.rigs.damage import copy_killed
 
 from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats import properties as p
@@ -655,7 +656,7 @@ def test_random_schedules_with_restarts_and_kills(
             rig.close()
         elif end == "k":
             if rng.random() < 0.5:
-                rig.timer.write_out()
+                rig.timer.log.write_out()
             rig.kill()
         if end != "e":
             pause = rng.choice([0, 1500, 60_000])
@@ -686,6 +687,79 @@ def scripted(disk: FaultDisk | None, root: Path, promises: Promises) -> None:
             rig.run(1500, step_ms=1500, flush=step % 2 == 0)
         now_ms = rig.now_ms
         rig.close()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("of_lost", [{}, {"TIMER_DEL_UNIQKEY": "Ufirst"}])
+def test_what_lies_where_a_lost_message_lay_is_delivered(
+    tmp_path: Path, of_lost: dict[str, str]
+) -> None:
+    image = tmp_path / "image"
+    rig = Rig(tmp_path / "0")
+    rig.put(b"first", TIMER_DELIVER_MS=START_MS + 10_500)
+    rig.run(flush=True)
+    end = rig.store.max_phy_offset
+    copy_killed(tmp_path / "0", image)
+    rig.put(b"lost", TIMER_DELIVER_MS=START_MS + 10_500, **of_lost)
+    rig.run()
+    # The loss of power came when the disk had the unit of the timer log and not yet the message.
+    rig.timer.log.write_out()
+    shutil.copytree(tmp_path / "0" / "timerlog", image / "timerlog", dirs_exist_ok=True)
+    rig.kill()
+    again = Rig(image, START_MS)
+    assert again.store.max_phy_offset == end
+    again.put(b"later", TIMER_DELIVER_MS=START_MS + 20_500)
+    again.run(12_000)
+    assert [body for body, _ in again.delivered()] == [b"first"]
+    again.run(10_000)
+    assert [body for body, _ in again.delivered()] == [b"first", b"later"]
+    again.close()
+
+
+@pytest.mark.crash
+def test_what_is_known_from_the_log_is_forgotten_when_all_of_it_has_come(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.put(b"a", TIMER_DELAY_MS=60_000)
+    rig.run()
+    rig.timer.log.write_out()
+    rig.kill()
+    again = Rig(tmp_path)
+    again.timer._known.add(7)  # of no message that the queue has
+    again.run()
+    again.put(b"b", TIMER_DELAY_MS=60_000)
+    again.run()
+    assert not again.timer._known
+    again.run(62_000, step_ms=1000)
+    assert [body for body, _ in again.delivered()] == [b"a", b"b"]
+    again.close()
+
+
+@pytest.mark.crash
+def test_the_timer_log_is_not_synced_ahead_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultDisk()
+    rig = Rig(tmp_path / "0", files=disk)
+    rig.put(b"a", TIMER_DELAY_MS=60_000)
+    rig.run()
+    flush = rig.store.flush
+
+    def flush_while_messages_come() -> int:
+        flushed = flush()
+        rig.put(b"b", TIMER_DELAY_MS=60_000)
+        rig.run()
+        return flushed
+
+    monkeypatch.setattr(rig.store, "flush", flush_while_messages_come)
+    rig.timer.flush_now(rig.now_ms)
+    assert rig.timer.log.end == 2 * UNIT_SIZE
+    image = tmp_path / "image"
+    image.mkdir()
+    disk.crash_image(str(image), str(tmp_path / "0"), random.Random(1), 0.0)
+    units = (image / "timerlog" / f"{0:020d}").read_bytes()
+    assert any(units[:UNIT_SIZE])
+    assert not any(units[UNIT_SIZE:])
+    rig.kill()
 
 
 @pytest.mark.crash

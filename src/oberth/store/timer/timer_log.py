@@ -1,7 +1,7 @@
 """TimerLog: units of timed messages, appended; a slot of the wheel names its newest unit.
 
 Segments of one size in ``timerlog/``; see ``formats.timer_log`` for what is in them. The newest
-bytes are in memory until `write_out` or `flush`. What is always true: a unit's ``previous`` is
+bytes are in memory until `write_out`. What is always true: a unit's ``previous`` is
 lower than its own position, and an append never changes what was appended before.
 
 RocketMQ: TimerLog.
@@ -34,7 +34,7 @@ BLOCK_SIZE: Final = 64 << 10
 
 
 class TimerLog:
-    """The log. Appends come from one thread; `flush` may come from another."""
+    """The log. Appends come from one thread; `write_out` and `sync` may come from another."""
 
     def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
         self._pool = FilePool(files, open_files_max=OPEN_FILES_MAX)
@@ -195,9 +195,8 @@ class TimerLog:
         """Moves what is in memory into the files, so that a killed process does not lose it."""
         self._pool.write_behind()
 
-    def flush(self) -> None:
-        """Returns when everything appended so far is on the disk. Blocks."""
-        self._pool.write_behind()
+    def sync(self) -> None:
+        """Returns when everything written out so far is on the disk. Blocks."""
         self._pool.sync()
 
     def close(self) -> None:

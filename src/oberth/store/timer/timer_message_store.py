@@ -119,8 +119,9 @@ class TimerMessageStore:
         self._due: Due | None = None
         self._offers = Offers("timer", names.TIMER_TOPIC)
         # Messages that the timer log had when it was opened although the checkpoint says that they
-        # are still to be taken in.
+        # are still to be taken in, by their CommitLog offsets, which are below `_known_end`.
         self._known: set[int] = set()
+        self._known_end = 0
         # Where messages are taken in again: up to which one, and which slots were delivered then.
         self._again_until, self._delivered_until = 0, 0
         self._last_checkpoint = TimerCheckpoint()
@@ -216,8 +217,10 @@ class TimerMessageStore:
         """Enters the log's units into the wheel and ends the log where they end; the last one."""
         end = start
         last: TimerLogUnit | None = None
-        self._known.clear()
+        self._known, self._known_end = set(), self._store.sound_offset
         for position, unit in self.log.walk(start):
+            if position >= flushed and unit.commit_log_offset + unit.record_size > self._known_end:
+                break  # the disk had the unit and not yet its message; another one will lie there
             last, end = unit, position + UNIT_SIZE
             time = unit.slot_time // self._precision_ms
             # A unit younger than the checkpoint is never delivered, whatever the clock did.
@@ -384,6 +387,8 @@ class TimerMessageStore:
             offset += 1
             if not unit.is_message:
                 continue
+            if self._known and unit.commit_log_offset >= self._known_end:
+                self._known.clear()
             if self._known and unit.commit_log_offset in self._known:
                 self._known.discard(unit.commit_log_offset)
                 continue
@@ -755,10 +760,6 @@ class TimerMessageStore:
 
     # Writing down
 
-    def write_out(self) -> None:
-        """Moves the newest units into the files; cheap."""
-        self.log.write_out()
-
     def checkpoint(self, now_ms: int) -> TimerCheckpoint:
         """How far the timer has come by now, whether or not that is on the disk."""
         return TimerCheckpoint(
@@ -804,8 +805,9 @@ class TimerMessageStore:
         Raises:
             StoreFullError, OSError: it could not; `give_back` takes the work back.
         """
+        self.log.write_out()  # what comes meanwhile has no message on the disk yet
         self._store.flush()
-        self.log.flush()
+        self.log.sync()
         self.wheel.write(work.changes)
         self._write_checkpoint(work.checkpoint)
         if work.metrics is not None:
