@@ -22,6 +22,7 @@ from oberth.broker.acl.users import SUPER
 from oberth.broker.broker import Broker
 from oberth.broker.config_file import ConfigFile
 from oberth.client.acl import SessionCredentials
+from oberth.errors import StoreError
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.config_files import MessageRequestModes
 from oberth.formats.timer_checkpoint import decode_timer_checkpoint
@@ -379,6 +380,39 @@ async def test_delay_offsets_are_not_ahead_of_what_was_delivered(tmp_path: Path)
         image = images.take()[0]
         log = f"commitlog/{0:020d}"
         assert (image / log).read_bytes() == (images.root / log).read_bytes()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_tables_do_not_pass_what_the_disk_did_not_take(tmp_path: Path, stops: bool) -> None:
+    settings = {"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": "600000"}
+    async with Images(tmp_path, **settings) as images:
+        parts, files = images.broker.parts, images.broker.services.table_files
+        assert (await images.peer.send("T", b"x", 0)).code == 0
+        await files._write_or_complain()
+        assert (await images.peer.send("T", b"y", 0)).code == 0
+        images.disk.fails = True
+        with pytest.raises(StoreError):
+            parts.store.flush()
+        images.disk.fails = False  # the kernel has forgotten what it could not write
+        parts.offsets.commit("G", "T", 0, 2, wall_ms())
+        parts.schedule.offsets[1] = 3
+        parts.schedule.is_dirty = parts.topics.is_dirty = files._are_delays_due = True
+        if not stops:
+            (images.root / "config" / "topics.json").unlink()
+            await files._write_or_complain()
+            assert parts.offsets.is_dirty
+            assert parts.schedule.is_dirty
+            assert_safe(images, "topics.json")
+    (image, _) = images.take()
+    for name in ("consumerOffset.json", "delayOffset.json"):
+        path = image / "config" / name
+        assert not path.exists() or json.loads(path.read_text())["offsetTable"] == {}
+
+    async def look(_: Broker, peer: Peer) -> None:
+        assert (await peer.send("T", b"z", 0)).code == 0
+        assert (await peer.read("T"))[-1].body == b"z"
+
+    await images.on(image, look)
 
 
 async def test_progress_of_delay_levels_that_is_removed_does_not_come_back(tmp_path: Path) -> None:

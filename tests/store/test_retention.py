@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from oberth.cli.retention_output import verdict
 from oberth.cli.store import store as store_command
-from oberth.errors import IllegalNameError
+from oberth.errors import IllegalNameError, StoreError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.topic_config import BATCH_CQ, QUEUE_TYPE_ATTRIBUTE
 from oberth.store.files import DiskUsage, OsFileSystem
@@ -352,6 +352,27 @@ def test_purges_hide_what_they_say_and_never_more(
         rig.store.shutdown()
     if high:
         verify_clean(rig.root)
+
+
+def test_nothing_is_hidden_in_a_log_that_the_disk_does_not_take(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after a loss of power would lie below the floor."""
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    rig.attributes["t"] = {"reserve.time": "1"}
+    rig.put("t", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store.commit_log.queue, "flush_to", fail)
+        with pytest.raises(StoreError):
+            rig.store.retention.purge("t", {0: 3})
+    rig.now_ms += 2 * HOUR_MS
+    rig.store.cleaning.run()
+    assert "could not be hidden" in caplog.text
+    assert rig.readable("t") == [0, 1, 2, 3, 4]
+    assert not (rig.root / FILE_NAME).exists()
 
 
 def test_a_purge_deletes_whole_queue_files_and_keeps_the_log(rig: Rig) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.store.test_compaction import Kept, T
 from tests.store.timer.test_timer_message_store import Rig
 
+from oberth.errors import StoreError
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.formats.paths import ABORT
 from oberth.store import tail_stream
@@ -410,6 +411,29 @@ def test_the_timers_files_are_on_the_disk_before_its_checkpoint_says_so(machine:
     rig.timer.shutdown(rig.now_ms)
     machine.assert_safe(*names)
     rig.store.kill()
+
+
+def test_a_flush_that_the_disk_did_not_take_is_an_error(machine: Machine) -> None:
+    store = machine.store()
+    store.start(background=False)
+    store.put_message(MessageExtBrokerInner.of("T", b"x"))
+    end = store.flush()
+    assert end == store.appended_offset > 0
+    store.put_message(MessageExtBrokerInner.of("T", b"y"))
+    store.dispatch_nowait()
+    machine.disk.fails = True
+    with pytest.raises(StoreError):
+        store.flush()
+    machine.disk.fails = False
+    with pytest.raises(StoreError):
+        store.flush()
+    assert store.flushed_offset == end
+    store.shutdown()
+    again = machine.store()
+    again.start(background=False)
+    assert again.put_message(MessageExtBrokerInner.of("T", b"z")).ok
+    assert again.flush() == again.appended_offset > end
+    again.shutdown()
 
 
 def test_the_first_flush_of_a_timer_makes_its_directory(machine: Machine) -> None:

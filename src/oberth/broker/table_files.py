@@ -9,8 +9,9 @@
     delayOffset.json          every flushDelayOffsetInterval
 
 Two files are never ahead of the log: before offsets of groups and of delay levels are written, the
-messages that they count are on the disk. A change that is answered is in its file, whose bytes
-follow to the disk with the next round.
+messages that they count are on the disk. While it does not take those, the two stay as they are,
+and topics and groups are written all the same. A change that is answered is in its file, whose
+bytes follow to the disk with the next round.
 
 With SYNC_FLUSH a thread brings a changed table of topics or groups to the disk, once for all
 changes meanwhile, and what is acknowledged behind a change waits for it: `behind_tables` for
@@ -451,20 +452,23 @@ class TableFiles:
             await asyncio.sleep(0)
         await self._prepare()
         writes: list[Callable[[], None]] = []
-        if self._offsets.is_dirty:
-            writes.append(partial(self._write_offsets, *self._encoded_offsets()))
         if self._groups.is_dirty:
             writes.append(self._write_in_thread(self._groups_file, sync=True))
         if self._topics.is_dirty:
             writes.append(self._write_in_thread(self._topics_file, sync=True))
+        counts: list[Callable[[], None]] = []
+        if self._offsets.is_dirty:
+            counts.append(partial(self._write_offsets, *self._encoded_offsets()))
         if self._schedule.is_dirty and self._are_delays_due:
             self._schedule.is_dirty = self._are_delays_due = False
-            writes.append(partial(self._write_delays, self._schedule.to_body()))
+            counts.append(partial(self._write_delays, self._schedule.to_body()))
 
         def write() -> None:
             for each in writes:
                 each()
             self._sync()
+            for each in counts:
+                each()
 
         await asyncio.to_thread(write)
 
@@ -504,5 +508,5 @@ class TableFiles:
         ]
 
     def _write_progress(self) -> None:
-        self._delay_file.write_document(self._schedule.to_body(), sync=True)
+        self._write_delays(self._schedule.to_body())
         self.delay_progress.remove()

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from oberth.errors import StoreFullError
+from oberth.errors import StoreError, StoreFullError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore
@@ -144,8 +144,8 @@ class CleanService:
         deleted = 0
         try:
             self._retention.expire()
-        except (OSError, StoreFullError) as error:
-            if not is_full(error):
+        except (OSError, StoreError) as error:
+            if isinstance(error, OSError) and not is_full(error):
                 raise
             _LOG.error(
                 "messages beyond their reserve.time could not be hidden, they stay readable: %s",

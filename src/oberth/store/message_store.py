@@ -585,7 +585,7 @@ class MessageStore(StoreReading):
     def _dispatch_more(self) -> bool:
         """Dispatches some of what waits; False if nothing of it can be."""
         if self._shows_only_flushed:
-            self.flush()
+            self.flush_service.flush_now()
         return self.dispatch_nowait() > 0
 
     def clean_unused_topics(self, keep: Callable[[str], bool]) -> list[str]:

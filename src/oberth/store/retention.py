@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from oberth.errors import IllegalNameError
+from oberth.errors import IllegalNameError, StoreError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_lmq, is_system_topic
 from oberth.store.batch_consume_queue import BatchConsumeQueue
@@ -210,6 +210,7 @@ class Retention:
 
         Raises:
             IllegalNameError: the topic is the broker's own, or a compaction topic.
+            StoreError: the disk did not take the log; nothing has changed.
         """
         if is_system_topic(topic):
             raise IllegalNameError(f"topic {topic!r} is the broker's own and cannot be purged")
@@ -303,9 +304,13 @@ class Retention:
 
         The log is made durable up to them first: after a power cut it must not end below a floor,
         or what comes then would be hidden.
+
+        Raises:
+            StoreError: the disk did not take the log; nothing has changed.
         """
-        if max(floors.values(), default=0) > self._commit_log.queue.flushed_where:
-            self._flush()
+        highest = max(floors.values(), default=0)
+        if highest > self._commit_log.queue.flushed_where and highest > self._flush():
+            raise StoreError(f"{self._root}: the disk does not have the CommitLog up to {highest}")
         state = RetentionState()
         for (topic, queue_id), floor in sorted(floors.items()):
             state.floors.setdefault(topic, {})[queue_id] = floor

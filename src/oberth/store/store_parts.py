@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from oberth.errors import StoreClosedError, StoreFullError
+from oberth.errors import StoreClosedError, StoreError, StoreFullError
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.formats.paths import CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE
@@ -298,8 +298,16 @@ class StoreParts:
     # Durability
 
     def flush(self) -> int:
-        """Syncs the log now; returns up to where it is on the disk. Blocks."""
-        return self.flush_service.flush_now()
+        """Syncs the log now; returns up to where it is on the disk. Blocks.
+
+        Raises:
+            StoreError: that is not all of what had been appended.
+        """
+        end = self.appended_offset
+        flushed = self.flush_service.flush_now()
+        if self.flush_service.is_broken or flushed < end:
+            raise StoreError(f"{self.root}: the disk has the log up to {flushed}, not up to {end}")
+        return flushed
 
     def checkpoint_now(self, *, clean: bool = False) -> None:
         """Syncs log, queues and index, in that order, and then says so in two files. Blocks.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.rigs.campaigns import examples, rounds
 from tests.rigs.damage import copy_killed
 
-from oberth.errors import StoreCorruptError, StoreFullError
+from oberth.errors import StoreCorruptError, StoreError, StoreFullError
 from oberth.formats import properties as p
 from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
@@ -32,7 +32,7 @@ from oberth.formats.timer_wheel import FILE_SIZE, decode_slot, slot_position
 from oberth.store.files import FileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from oberth.store.timer.timer_message_store import TimerMessageStore
+from oberth.store.timer.timer_message_store import CLEAN_INTERVAL_MS, TimerMessageStore
 from oberth.testing.fault_disk import FaultDisk, PowerCut
 
 HERE = "tests/store/timer/test_timer_message_store.py"
@@ -760,6 +760,32 @@ def test_the_timer_log_is_not_synced_ahead_of_the_log(
     assert any(units[:UNIT_SIZE])
     assert not any(units[UNIT_SIZE:])
     rig.kill()
+
+
+@pytest.mark.crash
+def test_a_delivery_that_the_disk_did_not_take_is_not_passed(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    rig = Rig(tmp_path / "0", files=disk)
+    rig.put(b"a", TIMER_DELIVER_MS=START_MS + 5_500)
+    rig.run(2_000)
+    rig.timer.flush_now(rig.now_ms)
+    rig.run(10_000)
+    assert len(rig.delivered()) == 1
+    disk.fails = True
+    with pytest.raises(StoreError):
+        rig.timer.flush_now(rig.now_ms)
+    disk.fails = False  # the kernel has forgotten what it could not write
+    rig.run(CLEAN_INTERVAL_MS, step_ms=10_000)  # now there is something to be written at any rate
+    with pytest.raises(StoreError):
+        rig.timer.flush_now(rig.now_ms)
+    rig.close()
+    image = tmp_path / "image"
+    image.mkdir()
+    disk.crash_image(str(image), str(tmp_path / "0"), random.Random(1), 0.0)
+    again = Rig(image, rig.now_ms)
+    again.run(2_000)
+    assert [body for body, _ in again.delivered()] == [b"a"]
+    again.close()
 
 
 @pytest.mark.crash

@@ -26,7 +26,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from oberth.errors import ConfigFormatError, RecordError, StoreCorruptError, StoreFullError
+from oberth.errors import (
+    ConfigFormatError,
+    RecordError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+)
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.config_files import Metric, TimerMetrics
@@ -120,8 +126,7 @@ class TimerMessageStore:
         self._offers = Offers("timer", names.TIMER_TOPIC)
         # Messages that the timer log had when it was opened although the checkpoint says that they
         # are still to be taken in, by their CommitLog offsets, which are below `_known_end`.
-        self._known: set[int] = set()
-        self._known_end = 0
+        self._known, self._known_end = set[int](), 0
         # Where messages are taken in again: up to which one, and which slots were delivered then.
         self._again_until, self._delivered_until = 0, 0
         self._last_checkpoint = TimerCheckpoint()
@@ -803,7 +808,7 @@ class TimerMessageStore:
         """Brings everything up to the time of `begin_flush` to the disk. Blocks.
 
         Raises:
-            StoreFullError, OSError: it could not; `give_back` takes the work back.
+            StoreError, OSError: it could not; `give_back` takes the work back.
         """
         self.log.write_out()  # what comes meanwhile has no message on the disk yet
         self._store.flush()
@@ -850,8 +855,7 @@ class TimerMessageStore:
 
     def _write_metrics(self, data: bytes) -> None:
         path = f"{self._config_dir}/{TIMER_METRICS}"
-        old = self._files.read_file(path)
-        if old:
+        if old := self._files.read_file(path):
             self._files.write_file(f"{path}.bak", old)
         self._files.write_file(path, data)
 
@@ -859,7 +863,7 @@ class TimerMessageStore:
         """Writes everything down and closes the files. The store must still be open."""
         try:
             self.flush_now(now_ms)
-        except (OSError, StoreFullError, StoreCorruptError) as error:
+        except (OSError, StoreError) as error:
             _LOG.error("the timer was not closed in order, it will be recovered: %s", error)
         self.log.close()
 
