@@ -202,6 +202,7 @@ def test_a_log_that_lost_a_page_makes_the_file_worthless(world: Any, is_mended: 
         store.start(background=False)
         store.kill()
     second = World(image, first.now)
+    assert second.store.report is not None
     assert bool(second.store.report.damages) is not is_mended
     assert second.schedule.offsets == {}
     assert second.tick(0) == 1
