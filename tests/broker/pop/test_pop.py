@@ -811,10 +811,22 @@ async def test_pops_of_queues_without_messages_leave_one_offset(peer: Peer, orde
     assert set(offsets.queues(GROUP, TOPIC)) <= {0, 40_000}
 
 
+async def test_a_group_has_an_offset_in_each_queue_of_a_topic_as_they_are(peer: Peer) -> None:
+    """By these its lag is known, and who has what to consume, before its first message."""
+    widen(peer, 16)
+    for group in ("G1", "G2"):
+        init_mode = int(group == "G2")
+        assert await peer.pop(consumerGroup=group, initMode=init_mode) == []
+        found = peer.mq.broker.parts.offsets.queues(group, TOPIC)
+        assert found == dict.fromkeys(range(16), 0)
+
+
+@pytest.mark.parametrize("wide_from", [5, 65])
 async def test_what_comes_after_the_first_pop_is_not_skipped(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, wide_from: int
 ) -> None:
     """Also where a group begins at the end, and its queue was empty when it was there first."""
+    monkeypatch.setattr(pop_processor, "WIDE_FROM", wide_from)
     widen(peer, 8)
     monkeypatch.setattr(peer.mq.broker.services.pop, "_in_memory_bytes", -1)
     for number in range(3):
@@ -830,6 +842,7 @@ async def test_a_message_beside_very_many_queues_wakes_who_waits(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request looks into some of them: also into the one that it was woken for."""
+    monkeypatch.setattr(pop_processor, "WIDE_FROM", 5)
     monkeypatch.setattr(pop_processor, "WALKED_MAX", 2)
     monkeypatch.setattr(random, "randrange", lambda *_: 0)
     widen(peer, 8)
@@ -853,6 +866,7 @@ async def test_a_message_beside_very_many_queues_wakes_who_waits(
 async def test_all_of_very_many_queues_have_their_turn(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pop_processor, "WIDE_FROM", 5)
     monkeypatch.setattr(pop_processor, "WALKED_MAX", 2)
     widen(peer, 16)
     sent = sorted(b"%d" % queue_id for queue_id in range(16))

@@ -72,6 +72,10 @@ if TYPE_CHECKING:
 TOO_LATE_MS: Final = 500
 """A request that comes so long after its client stopped waiting is not worked on."""
 
+WIDE_FROM: Final = 65
+"""Queues from which on a topic is wide. Of others each queue is looked into, and a group that pops
+has an offset in each, by which its lag and its progress are known before its first message."""
+
 WALKED_MAX: Final = 1_000
 """Queues of a topic that one request looks into: 3 us each, 8 us for a new group."""
 
@@ -210,8 +214,9 @@ class PopMessageProcessor:
             self._old_messages.answer_after(channel, request, absent, again)
             return None
         revive_queue_id = ORDER_REVIVE_QUEUE if is_order else self._service.next_revive_queue()
+        is_wide = header.queue_id < 0 and topic_config.read_queue_nums >= WIDE_FROM
         popped, rest = self._pop_queues(
-            header, queues, wanted, revive_queue_id, now_ms, is_order=is_order
+            header, queues, wanted, revive_queue_id, now_ms, is_order=is_order, is_wide=is_wide
         )
         if not popped:
             return self._wait(channel, request, header, wanted, now_ms, queues if is_order else ())
@@ -350,13 +355,17 @@ class PopMessageProcessor:
     def _queues(
         self, topic_config: TopicConfig, arrived: int = ANY_QUEUE, *, from_first: bool = False
     ) -> _Queues:
-        """The queues of a topic that hold messages; from the first, the highest priority is first.
+        """The queues of a topic; from the first, the highest priority is first.
 
-        Of very many it is a part: from the one on where a message arrived, or from any one on.
+        Of a wide topic those that hold messages; of very many a part: from the one on where a
+        message arrived, or from any one on.
         """
         topic = str(topic_config.topic_name)
-        ids = self._store.readable_queue_ids(topic)
-        del ids[bisect_left(ids, topic_config.read_queue_nums) :]
+        if topic_config.read_queue_nums < WIDE_FROM:
+            ids = list(range(topic_config.read_queue_nums))
+        else:
+            ids = self._store.readable_queue_ids(topic)
+            del ids[bisect_left(ids, topic_config.read_queue_nums) :]
         start, is_wide = 0, len(ids) > WALKED_MAX
         if is_wide and arrived >= 0:
             start = bisect_left(ids, arrived)
@@ -406,14 +415,15 @@ class PopMessageProcessor:
         now_ms: int,
         *,
         is_order: bool,
+        is_wide: bool,
     ) -> tuple[list[PoppedQueue], int]:
         """Messages of as many queues as it takes; what, and how many are left.
 
-        A pop of all queues leaves no offset where a group begins at the first message: that is
-        where it begins in all that are empty now. That it has been here is one offset.
+        A pop of all queues of a wide topic leaves no offset where a group begins at the first
+        message: that is where it begins in all that are empty now. That it has been here is one
+        offset.
         """
         group, topic = header.consumer_group, header.topic
-        is_any = header.queue_id < 0
         is_new = header.init_mode != INIT_FROM_MIN and not self._offsets.is_known(group, topic)
         popped: list[PoppedQueue] = []
         rest = 0
@@ -424,8 +434,8 @@ class PopMessageProcessor:
                 group,
                 queue_id,
                 left,
-                init_mode=header.init_mode if is_new or not is_any else INIT_FROM_MIN,
-                notes_first=not is_any and each_topic == topic,
+                init_mode=header.init_mode if is_new or not is_wide else INIT_FROM_MIN,
+                notes_first=not is_wide,
                 message_filter=(
                     wanted.stored if each_topic == topic else retry_filter(each_topic, group)
                 ),
@@ -439,7 +449,7 @@ class PopMessageProcessor:
             if found is not None:
                 popped.append(found)
                 left -= len(found.offsets)
-        if is_any and is_new and not self._offsets.is_known(group, topic):
+        if is_wide and is_new and not self._offsets.is_known(group, topic):
             self._service.pop_offset(topic, group, 0, header.init_mode)
         return popped, rest
 
