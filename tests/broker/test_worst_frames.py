@@ -759,6 +759,24 @@ async def test_members_of_a_group_with_very_many_clients(
     assert answer.body_bytes() == dump({"consumerIdList": ids})
 
 
+async def test_how_far_all_are_beside_very_many_topics_of_one_group(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics that are not shown: of another order, or gone."""
+    live = await make_live()
+    parts = live.broker.parts
+    parts.groups.update(SubscriptionGroupConfig(group_name="g"))
+    for number in range(100_000):
+        parts.offsets.commit("g", f"t{number}", 0, 1, 0)
+        parts.offsets.commit("unknown", f"t{number}", 0, 1, 0)
+    turns = Turns(monkeypatch)
+    frames = [Frame("317", 317, {"isOrder": "true"})]
+    found = await measure(turns, live.broker.address, live.broker.services.processors, frames)
+    assert not too_much(found), str(too_much(found))
+    assert found["317"][1] is not None
+    assert found["317"][1].code == 0
+
+
 async def test_how_far_all_are_beside_very_many_groups_without_offsets(
     make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

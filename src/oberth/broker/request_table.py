@@ -191,7 +191,11 @@ def rows(of: Processors) -> Iterator[Row]:
     )
     yield Sync((Code.UNREGISTER_CLIENT,), of.clients.unregister)
     yield Sync((Code.CHECK_CLIENT_CONFIG,), of.clients.check_client_config)
-    yield Sliced((Code.GET_CONSUMER_LIST_BY_GROUP,), of.consumers.list_consumers)
+    yield Sliced(
+        (Code.GET_CONSUMER_LIST_BY_GROUP,),
+        of.consumers.list_consumers,
+        at_once=of.consumers.list_few_consumers,
+    )
     yield Sliced((Code.LOCK_BATCH_MQ,), of.consumers.lock, LOCK_BODY_SIZE_MAX)
     yield Sliced((Code.UNLOCK_BATCH_MQ,), of.consumers.unlock, LOCK_BODY_SIZE_MAX)
     # What is asked of a logical queue may lie on other brokers.

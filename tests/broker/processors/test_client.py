@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from oberth.broker.clients import CLIENT_ID_LENGTH_MAX, ClientInfo
-from oberth.broker.consumers import ConsumerTable
+from oberth.broker.consumers import ConsumerGroup, ConsumerTable
 from oberth.broker.processors import client as client_module
 from oberth.broker.processors.client import TOLD_A_TURN
-from oberth.remoting.aio.processors import ProcessorTable
+from oberth.broker.processors.consumer import IDS_A_TURN
+from oberth.remoting.aio.processors import ProcessorTable, Slices
 from oberth.remoting.command import RemotingCommand
 
 
@@ -67,6 +68,27 @@ async def test_members_are_listed(live: Any) -> None:
     await other.heartbeat("G", {"T": "*"}, client_id="two")
     response = await live.peer.call(38, {"consumerGroup": "G"})
     assert json.loads(response.body_bytes()) == {"consumerIdList": ["one", "two"]}
+
+
+async def test_members_of_most_groups_are_listed_at_once(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them ask when one comes or goes, and Java's clients wait 3 s for it."""
+    await live.peer.heartbeat("G", {"T": "*"})
+    sliced = []
+    start = Slices.start
+
+    def noted(slices: Slices, channel: Any, request: RemotingCommand, handler: Any) -> None:
+        sliced.append(request.code)
+        start(slices, channel, request, handler)
+
+    monkeypatch.setattr(Slices, "start", noted)
+    for count, is_sliced in ((IDS_A_TURN, False), (IDS_A_TURN + 1, True)):
+        ids = [f"192.0.2.1@{number}" for number in range(count)]
+        monkeypatch.setattr(ConsumerGroup, "client_ids", lambda _, ids=ids: ids)
+        response = await live.peer.call(38, {"consumerGroup": "G"})
+        assert json.loads(response.body_bytes()) == {"consumerIdList": ids}
+        assert (38 in sliced) is is_sliced
 
 
 async def test_members_hear_of_each_other(live: Any) -> None:

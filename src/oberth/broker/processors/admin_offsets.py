@@ -186,13 +186,14 @@ class OffsetAdminProcessor:
         wants_order = request.header(GetConsumeStatsInBrokerHeader).is_order
         topics_of: dict[str, list[str]] = {}
         for number, (topic, group, _) in enumerate(self._offsets):
-            topics_of.setdefault(group, []).append(topic)
+            if group in self._groups:
+                topics_of.setdefault(group, []).append(topic)
             if number % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
                 yield
         # Each group becomes bytes at once: to let go of the objects of all at the end takes long.
         body = ConsumeStatsList(broker_addr=str(self._own.address))
         raw = bytearray()
-        done = 0
+        done = passed = 0
         for number, each_group in enumerate(self._groups, 1):
             if number % OFFSETS_A_TURN == 0:
                 yield
@@ -201,6 +202,9 @@ class OffsetAdminProcessor:
             for topic in topics_of.pop(group, ()):
                 found = self._topics.get(topic)
                 if found is None or found.order is not wants_order:
+                    passed += 1
+                    if passed % OFFSETS_A_TURN == 0:
+                        yield
                     continue
                 stats = yield from self._consume_stats(group, [topic])
                 for number, each in enumerate(stats.offset_table.values()):
