@@ -257,6 +257,25 @@ def test_a_log_of_many_segments_goes_on_where_it_was_flushed(
     rig.close()
 
 
+def test_what_lay_behind_the_check_point_comes_though_the_first_files_are_gone(
+    tmp_path: Path,
+) -> None:
+    size = 28 * UNIT_SIZE + 44
+    rig = Rig(tmp_path, mapped_file_size_timer_log=size)
+    for number in range(120):
+        if number == 60:
+            rig.run(flush=True)
+        rig.put(b"%d" % number, TIMER_DELAY_MS=60_000 + 1000 * number)
+    rig.run()
+    rig.timer.log.write_out()
+    rig.kill()
+    min((tmp_path / "timerlog").iterdir()).unlink()
+    rig = Rig(tmp_path, rig.now_ms, mapped_file_size_timer_log=size)
+    rig.run(300_000, step_ms=1000)
+    assert Counter(body for body, _ in rig.delivered()) == {b"%d" % n: 1 for n in range(120)}
+    rig.close()
+
+
 def test_what_is_far_away_rolls(tmp_path: Path) -> None:
     rig = Rig(tmp_path, timer_roll_window_slot=60)
     rig.put(b"near", TIMER_DELAY_SEC=30)

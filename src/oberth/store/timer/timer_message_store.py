@@ -181,6 +181,7 @@ class TimerMessageStore:
                 lowest,
             )
             wheel.clear()
+            self._known.clear()
             log.truncate(log.first_position)
             last = None
         elif lowest is not None and wheel.highest_position() >= log.end:
