@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import pkgutil
+import re
 import tracemalloc
 import zlib
 from collections.abc import Callable, Generator
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 import oberth.remoting.bodies
 from oberth.errors import LocalProtocolError
+from oberth.formats import json_reader
 from oberth.formats.config_files import ConsumerOffsets, DelayOffsets, MessageRequestModes
 from oberth.formats.data_version import DataVersion
 from oberth.formats.json_reader import parse_config
@@ -35,6 +37,7 @@ from oberth.remoting.bodies import (
     stats,
 )
 from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, parse, render_in_slices
+from oberth.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from oberth.remoting.code import MQVersion, RequestCode
 from oberth.remoting.connection import RemotingConnection
 
@@ -498,8 +501,31 @@ def test_how_much_of_a_body_may_be_a_dialect() -> None:
         assert getattr(type(body).decode_answer(data), read or "offset_table")
         with pytest.raises(BodyError, match=f"an answer of {len(data)} bytes, allowed 1000"):
             type(body).decode_answer(data, 1000)
+    table = {queue: ProcessQueueInfo() for queue in told} | {
+        MessageQueue(broker_name="c", queue_id=n, topic="t"): ProcessQueueInfo()
+        for n in range(7000)
+    }
+    info = ConsumerRunningInfo(mq_table=table)
+    assert ConsumerRunningInfo.decode_answer(info.encode()) == info
     many = b"{'a':[" + b"[]," * 20_000 + b"]}"
     with pytest.raises(BodyError, match="20002 objects and lists, at most 12288 are allowed"):
         offsets.offsets_told(many)
     with pytest.raises(BodyError, match="at most 16384 are allowed"):
         parse(many, "body")
+
+
+def test_a_long_body_is_not_searched_for_bare_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is one call of C, which nothing interrupts: 80 ms and more of 4 MiB."""
+    searched = []
+    pattern = json_reader._string_or_bare_key()
+
+    def noted() -> re.Pattern[bytes]:
+        searched.append(None)
+        return pattern
+
+    monkeypatch.setattr(json_reader, "_string_or_bare_key", noted)
+    for size, is_searched in ((128 << 10, True), ((128 << 10) + 1, False)):
+        searched.clear()
+        with pytest.raises(BodyError):
+            ConsumerRunningInfo.decode_answer(b"x" * size)
+        assert bool(searched) is is_searched

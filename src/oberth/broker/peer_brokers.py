@@ -13,7 +13,7 @@ from oberth.errors import RemotingConnectError, RemotingError
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_request
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_request
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class PeerBrokers:
         if response.code != ResponseCode.SUCCESS:
             return None
         try:
-            return TopicRouteData.decode(response.body_bytes())
+            return TopicRouteData.decode(response.body_bytes(), FRAME_SIZE_MAX)
         except BodyError as error:
             raise RemotingError(f"route of {topic}: {error}") from None
 
@@ -110,7 +110,10 @@ class PeerBrokers:
             response = await self._ask_name_servers(
                 RemotingCommand(code=RequestCode.GET_BROKER_CLUSTER_INFO.value)
             )
-            table = ClusterInfo.decode(response.body_bytes()).broker_addr_table
+            info = await asyncio.to_thread(
+                ClusterInfo.decode, response.body_bytes(), FRAME_SIZE_MAX
+            )
+            table = info.broker_addr_table
             self._addresses = {
                 name: data.broker_addrs[MASTER_ID]
                 for name, data in table.items()

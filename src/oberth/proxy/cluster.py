@@ -18,6 +18,7 @@ import hmac
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from oberth.client.config import ClientConfig
@@ -35,7 +36,7 @@ from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.aio.stage import Stage
 from oberth.remoting.bodies.route import MASTER_ID, ClusterInfo
 from oberth.remoting.code import LanguageCode, RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
 from oberth.remoting.headers.admin import GetTopicConfigRequestHeader
 from oberth.remoting.headers.group import GetSubscriptionGroupConfigRequestHeader
 from oberth.wall_clock import now_ms
@@ -172,7 +173,10 @@ class ClusterBackend:
 
     async def _ask_cluster(self, _: str) -> dict[str, str]:
         answer = await self.instance.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        table = ClusterInfo.decode(answer.body_bytes()).broker_addr_table
+        info = await self._answers.of_broker(
+            partial(ClusterInfo.decode, lenient_size_max=FRAME_SIZE_MAX), answer.body_bytes()
+        )
+        table = info.broker_addr_table
         self._addresses = {
             name: data.broker_addrs[MASTER_ID]
             for name, data in table.items()

@@ -40,6 +40,32 @@ async def test_one_at_a_time_and_only_so_many_wait(monkeypatch: pytest.MonkeyPat
     assert await answers.read(decode, bytes(300)) == 300  # nothing else waits
 
 
+async def test_who_goes_away_does_not_let_the_next_one_begin() -> None:
+    answers = LongAnswers()
+    begun: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    may_end = threading.Event()
+
+    def decode(data: bytes) -> int:
+        loop.call_soon_threadsafe(begun.put_nowait, len(data))
+        assert may_end.wait(20)
+        return len(data)
+
+    first = asyncio.ensure_future(answers.read(decode, bytes(1)))
+    assert await begun.get() == 1
+    second = asyncio.ensure_future(answers.read(decode, bytes(2)))
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun.empty()
+    assert answers.waiting_bytes == 3
+    may_end.set()
+    assert await second == 2
+    assert answers.waiting_bytes == 0
+
+
 async def test_of_a_broker_what_is_short_is_decoded_at_once() -> None:
     answers = LongAnswers()
     threads = []

@@ -36,7 +36,12 @@ from oberth.remoting.bodies.pop import (
 )
 from oberth.remoting.bodies.route import QueueData, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
-from oberth.remoting.command import RemotingCommand, create_request, create_response
+from oberth.remoting.command import (
+    FRAME_SIZE_MAX,
+    RemotingCommand,
+    create_request,
+    create_response,
+)
 from oberth.remoting.headers.namesrv import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
@@ -290,7 +295,7 @@ class AssignmentProcessor:
             try:
                 response = await self._client.invoke(address, call, timeout_s=ROUTE_TIMEOUT_S)
                 if response.code == ResponseCode.SUCCESS:
-                    route = TopicRouteData.decode(response.body_bytes())
+                    route = TopicRouteData.decode(response.body_bytes(), FRAME_SIZE_MAX)
                     check_route(topic, route)
                     return route.queue_datas
             except (RemotingError, BodyError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from oberth.formats.json_values import LENIENT_SIZE_MAX
 from oberth.remoting.bodies.base import ANSWER_SIZE_MAX, BodyError, check_answer_size
@@ -23,10 +23,11 @@ class LongAnswers:
         waiting_bytes: of answers that are not decoded yet.
     """
 
-    __slots__ = ("_reading", "waiting_bytes")
+    __slots__ = ("_reading", "_tasks", "waiting_bytes")
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.waiting_bytes = 0
 
     async def of_broker(self, decode: Callable[[bytes], _T], data: bytes) -> _T:
@@ -54,8 +55,20 @@ class LongAnswers:
                 f"allowed {WAITING_BYTES_MAX}"
             )
         self.waiting_bytes += len(data)
+        # A thread goes on when who waits for it is gone: the next one waits for it all the same.
+        task = asyncio.create_task(self._decode(decode, data))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def _decode(self, decode: Callable[[bytes], _T], data: bytes) -> _T:
         try:
             async with self._reading:
                 return await asyncio.to_thread(decode, data)
         finally:
             self.waiting_bytes -= len(data)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # or it would be said to be lost where nobody waits any more

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 import msgspec
 
 from oberth.errors import ConfigFormatError, LocalProtocolError, RemoteProtocolError
-from oberth.formats.json_reader import check_counts, parse_config
+from oberth.formats.json_reader import BARE_KEYS_FACTOR, check_counts, parse_config
 from oberth.formats.json_values import LENIENT_SIZE_MAX, ObjectKey
 from oberth.remoting.command import FRAME_SIZE_MAX
 
@@ -98,15 +98,16 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
         return cls.from_tree(parse(data, cls.__name__, lenient_size_max))
 
     @classmethod
-    def decode_answer(cls, data: bytes, size_max: int = ANSWER_SIZE_MAX) -> Self:
+    def decode_answer(cls, data: bytes, size_max: int = ANSWER_SIZE_MAX, factor: int = 1) -> Self:
         """`decode` of what a client has answered, for a thread: takes up to 1.2 us a byte.
 
         Raises:
-            BodyError: see `decode`; or it is longer, or holds more than a request may.
+            BodyError: see `decode`; or it is longer, or holds more than ``factor`` times what a
+                request may.
         """
         check_answer_size(data, cls.__name__, size_max)
         try:
-            check_counts(data, cls.__name__)
+            check_counts(data, cls.__name__, factor)
         except ConfigFormatError as error:
             raise BodyError(str(error)) from None
         return cls.decode(data, size_max)
@@ -248,7 +249,13 @@ def parse(data: bytes, where: str, lenient_size_max: int = LENIENT_SIZE_MAX) -> 
         BodyError: it cannot be read.
     """
     try:
-        return parse_config(data, name=where, lenient_size_max=lenient_size_max, is_body=True)
+        return parse_config(
+            data,
+            name=where,
+            lenient_size_max=lenient_size_max,
+            bare_keys_max=BARE_KEYS_FACTOR * LENIENT_SIZE_MAX,
+            is_body=True,
+        )
     except ConfigFormatError as error:
         raise BodyError(f"{where}: {error}") from None
 

@@ -52,6 +52,8 @@ class ConsumeStatus(Body):
 
 RUNNING_INFO_SIZE_MAX: Final = 4 << 20
 """Bytes of an answer of 307; the stacks of a thousand threads have 2 MiB."""
+RUNNING_INFO_FACTOR: Final = 4
+"""So many times as much as a request may it hold: a queue has sixteen values."""
 
 
 class ConsumerRunningInfo(Body):
@@ -71,9 +73,14 @@ class ConsumerRunningInfo(Body):
     user_consumer_info: dict[str, str] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def decode_answer(cls, data: bytes, size_max: int = RUNNING_INFO_SIZE_MAX) -> Self:
+    def decode_answer(
+        cls,
+        data: bytes,
+        size_max: int = RUNNING_INFO_SIZE_MAX,
+        factor: int = RUNNING_INFO_FACTOR,
+    ) -> Self:
         """See `Body.decode_answer`."""
-        return super().decode_answer(data, size_max)
+        return super().decode_answer(data, size_max, factor)
 
 
 class CMResult(enum.StrEnum):
