@@ -516,7 +516,7 @@ def test_how_much_of_a_body_may_be_a_dialect() -> None:
 
 def test_a_long_body_is_not_searched_for_bare_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is one call of C, which nothing interrupts: 80 ms and more of 4 MiB."""
-    searched = []
+    searched: list[None] = []
     pattern = json_reader._string_or_bare_key()
 
     def noted() -> re.Pattern[bytes]:

@@ -467,10 +467,15 @@ class TableFiles:
             for each in writes:
                 each()
             self._sync()
-            for each in counts:
-                each()
 
         await asyncio.to_thread(write)
+        try:
+            for each in counts:
+                await asyncio.to_thread(each)
+        except (OSError, StoreError) as error:
+            _LOG.error("offsets could not be written: %s", error)
+            self._offsets.is_dirty = True
+            self._schedule.is_dirty = self._are_delays_due = True
 
     def _encoded_offsets(self) -> tuple[Callable[[], bytes], int]:
         return self._offsets.snapshot(), self._offsets_file.turn()
