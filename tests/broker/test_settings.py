@@ -559,7 +559,7 @@ def test_requests_that_wait_too_long_are_refused(
     monkeypatch.setattr(request_table, "Stage", stage)
     broker = at_rest(**settings)
     request_table.register(broker.services.processors, broker.processors, broker.parts.config)
-    assert waits == [wait_ms] * 3
+    assert waits == [wait_ms] * 4
 
 
 def test_topics_have_the_queues_that_the_template_says(at_rest: Brokers) -> None:

@@ -326,7 +326,7 @@ def test_routes_as_large_as_brokers_make_them() -> None:
 async def test_a_name_server_with_such_a_route(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TopicRouteData, "decode", lambda data: route(2**31, 2**31))
+    monkeypatch.setattr(TopicRouteData, "decode", lambda *_: route(2**31, 2**31))
     async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
         with pytest.raises(RemoteProtocolError, match="2147483648 read queues on 1 brokers"):
             await producer.send(Message("T", b"x"))
