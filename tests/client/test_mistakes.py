@@ -339,7 +339,7 @@ async def test_a_broker_and_such_a_route(
 
     class Routes:
         @staticmethod
-        def decode(data: bytes) -> TopicRouteData:
+        def decode(data: bytes, size_max: int = 0) -> TopicRouteData:
             return route(2**31, 2**31)
 
     async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:

@@ -337,16 +337,17 @@ class QueueFiles:
             return low
         while low < high:
             middle = (low + high) // 2
-            unit = pages.unit(middle)
-            shown = middle
-            if not self._is_written(unit):
-                shown = self._next_written(middle, high, pages)
-                unit = pages.unit(shown)
-            if shown == high or wanted(unit):
+            shown = self._shown_at(middle, high, pages)
+            if shown == high or wanted(pages.unit(shown)):
                 high = middle
             else:
                 low = shown + 1
         return low
+
+    def _shown_at(self, number: int, high: int, pages: UnitPages) -> int:
+        """The number itself if its unit is written, else the next such one, or high."""
+        written = self._is_written(pages.unit(number))
+        return number if written else self._next_written(number, high, pages)
 
     def _next_written(self, low: int, high: int, pages: UnitPages) -> int:
         """The first number in [low, high) whose unit is written, or high."""
@@ -581,10 +582,11 @@ class QueueFiles:
             if in_proportion and before < place <= behind:
                 middle = low + (high - 1 - low) * (place - before) // (behind - before)
             in_proportion = not in_proportion
-            if pages.unit(middle)[0] >= place:
+            shown = self._shown_at(middle, high, pages)
+            if shown == high or pages.unit(shown)[0] >= place:
                 high = middle
             else:
-                low = middle + 1
+                low = shown + 1
             if low < high and pages.unit(low)[0] >= place:
                 return low
         return low
@@ -623,13 +625,15 @@ class QueueFiles:
     def _search_time(
         self, low: int, high: int, timestamp_ms: int, pages: UnitPages | None = None
     ) -> int:
+        pages = pages or UnitPages(self)
         while low < high:
             middle = (low + high) // 2
-            time = self.time_of(middle, pages)
-            if time is not None and time >= timestamp_ms:
+            shown = self._shown_at(middle, high, pages)
+            time = self.time_of(shown, pages) if shown < high else None
+            if shown == high or (time is not None and time >= timestamp_ms):
                 high = middle
             else:
-                low = middle + 1
+                low = shown + 1
         return low
 
     def _times_in_order(self, first: int, last: int) -> bool:

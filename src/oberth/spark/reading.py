@@ -43,8 +43,8 @@ from oberth.spark.record_masks import (
     has_tag,
     interval_masks,
     matching,
-    named_so,
     near_in_time,
+    numbers_said,
     within,
 )
 from oberth.spark.record_starts import RecordStarts
@@ -475,7 +475,7 @@ class PieceReader:
         batch: BatchOffsets | None,
     ) -> Units:  # fmt: skip
         if batch is not None:
-            units = units[batch.named(units)]
+            units = units[batch.named(units, first)]
         positions = units["offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         if batch is not None:
@@ -612,12 +612,13 @@ class PieceReader:
             right &= columns["queue_id"] == piece.queue
         own = columns["queue_offset"]
         if batch is not None:
-            own = np.where(columns["inner_base"] >= 0, columns["inner_base"], own)
+            inner = (columns["sys_flag"] & flags.INNER_BATCH) != 0
+            own = np.where(inner & (columns["inner_base"] >= 0), columns["inner_base"], own)
         right &= own == offsets
         if not right.all():
             # What several queues name has the topic and offset of the first.
             elsewhere = np.flatnonzero(~right)
-            rows = named_so(records, elsewhere, piece.topic, offsets)
+            rows = self._named_so(store, piece, records, elsewhere, offsets)
             for number in np.setdiff1d(elsewhere, rows, assume_unique=True).tolist():
                 reason = f"queue {piece.topic}/{piece.queue} has it as offset {offsets[number]}"
                 self._loss(_describe(store, records, number, reason))
@@ -632,6 +633,33 @@ class PieceReader:
         if records.count:
             limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if batch else None
             yield from self._filtered_rows(store, records, limits)
+
+    def _named_so(
+        self, store: StoreFiles, piece: QueueRange, records: Records, rows: Any, offsets: Any
+    ) -> Any:
+        """The rows of those records that name a further queue, and are where units say.
+
+        Apache's brokers count prepared messages and names that stand twice in a light queue, and
+        write no unit for them: the numbers that records say are ahead of their places then. Where
+        the unit of the number that a record says names that very record, the one at its place is a
+        copy.
+        """
+        said = numbers_said(records, rows, piece.topic, offsets)
+        right = said == offsets[rows]
+        ahead = np.flatnonzero((said >= 0) & ~right)
+        if len(ahead):
+            queue = store.queue(piece.topic, piece.queue)
+            places = records.columns["stored_offset"][rows]
+            first, last = int(said[ahead].min()), int(said[ahead].max()) + 1
+            # Of numbers that lie close together the units are read at once.
+            is_close = last - first <= len(ahead) * _SPARSE
+            units = queue.read_run(first, last, last - first) if is_close else None
+            for number in ahead.tolist():
+                begin, found = units or queue.read_run(said[number], said[number] + 1, 1)
+                at = int(said[number]) - begin
+                is_there = 0 <= at < len(found)
+                right[number] = not is_there or int(found["offset"][at]) != int(places[number])
+        return rows[right]
 
     def _filtered_rows(
         self,

@@ -71,20 +71,23 @@ def matching(records: Records, sql: Callable[[Mapping[str, str]], bool]) -> Any:
     return np.array(found, bool)
 
 
-def named_so(records: Records, rows: Any, topic: str, offsets: Any) -> Any:
-    """The rows of those records that name a further queue, and say what number they have there.
+def numbers_said(records: Records, rows: Any, topic: str, offsets: Any) -> Any:
+    """The number that each of some records says it has in a further queue; -1 if none.
 
     Args:
         records: all records.
         rows: of which to look at these.
         topic: the further queue.
-        offsets: by row the number that a record has to say.
+        offsets: by row the number that is to be found, where a record says several.
     """
-    found = [
-        row
-        for row, offset in zip(rows.tolist(), offsets[rows].tolist(), strict=True)
-        if (topic, offset) in further_offsets(records.bytes_of(row, "properties"))
-    ]
+    found = []
+    for row, offset in zip(rows.tolist(), offsets[rows].tolist(), strict=True):
+        said = [
+            number
+            for name, number in further_offsets(records.bytes_of(row, "properties"))
+            if name == topic
+        ]
+        found.append(offset if offset in said else said[0] if said else -1)
     return np.array(found, np.int64)
 
 
