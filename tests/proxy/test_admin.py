@@ -277,7 +277,7 @@ async def test_what_a_member_made_up_of_itself(mq: EmbeddedBroker) -> None:
     honest = ConsumerRunningInfo(
         mq_table={queue: ProcessQueueInfo(commit_offset=n) for queue, n in queues.items()}
     ).encode()
-    many = b"{'a':[" + b"[]," * 20_000 + b"]}"
+    many = b"{'a':[" + b"[]," * 60_000 + b"]}"
     long = b'{"jstack":"' + b"x" * RUNNING_INFO_SIZE_MAX + b'"}'
     answers = [honest, many, long]
     threads = []

@@ -537,6 +537,8 @@ async def test_very_many_idle_connections_are_closed_in_turns(
             await stack.enter_async_context(client_of(server))
         channels = list(server.channels)
         for channel in channels[:4]:
+            assert channel._transport is not None
+            channel._transport.pause_reading()  # what a client still says would make it active
             channel.last_active -= 10_000
         closed = []
         server._close_idle()

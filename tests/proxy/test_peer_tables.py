@@ -102,6 +102,7 @@ BOUNDED = {
     "remoting/aio/client.py:RemotingClient._channels": "our own connections",
     "remoting/aio/client.py:RemotingClient._connecting": "our own connections",
     "remoting/aio/client.py:RemotingClient._posting": "one for each controller and name server",
+    "remoting/aio/long_answers.py:LongAnswers._tasks": "16 MiB of answers, and one more",
     "remoting/aio/peer_budget.py:PeerBudget._held": "addresses of open connections",
     "remoting/aio/peer_budget.py:PeerBudget._next": "1000, some of the same ones",
     "remoting/aio/processors.py:ProcessorTable._body_sizes_max": "our codes",
