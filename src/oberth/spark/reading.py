@@ -38,6 +38,7 @@ from oberth.spark.log_tail import light_offsets
 from oberth.spark.options import BadBodies
 from oberth.spark.plan import LogRange, Lookup, Piece, QueueRange, SideBySide, TopicFilter
 from oberth.spark.predicates import EVERYTHING, Predicate
+from oberth.spark.queue_files import QueueFiles
 from oberth.spark.record_damage import damaged
 from oberth.spark.record_masks import (
     has_tag,
@@ -153,6 +154,7 @@ class PieceReader:
         self._tag_codes = predicate.tag_codes()
         self._sql = compile_sql(settings.sql) if settings.sql else None
         self._opened: dict[QueueRange, OpenedRange | None] = {}
+        self._files: dict[QueueRange, QueueFiles] = {}  # of the ranges that are read
         self.report = ReadReport()
 
     def read(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
@@ -162,6 +164,7 @@ class PieceReader:
             DataLossError: with failOnDataLoss, something is damaged or gone.
         """
         self._opened.clear()
+        self._files.clear()
         for number, piece in enumerate(pieces):
             if isinstance(piece, QueueRange):
                 yield from self._queue(piece, islice(pieces, number + 1, number + EACH_MAX))
@@ -454,6 +457,7 @@ class PieceReader:
             self._lost_offsets(store, piece, piece.start, piece.end, "the topic is gone")
             return
         queue, number, last, run = opened
+        self._files[piece] = queue
         batch = BatchOffsets(piece.start, piece.end) if queue.is_batch else None
         while number < last:
             begin, units = run or queue.read_run(number, last, step)
@@ -618,7 +622,7 @@ class PieceReader:
         if not right.all():
             # What several queues name has the topic and offset of the first.
             elsewhere = np.flatnonzero(~right)
-            rows = self._named_so(store, piece, records, elsewhere, offsets)
+            rows = self._named_so(piece, records, elsewhere, offsets)
             for number in np.setdiff1d(elsewhere, rows, assume_unique=True).tolist():
                 reason = f"queue {piece.topic}/{piece.queue} has it as offset {offsets[number]}"
                 self._loss(_describe(store, records, number, reason))
@@ -634,9 +638,7 @@ class PieceReader:
             limits = {(piece.topic, piece.queue): (piece.start, piece.end)} if batch else None
             yield from self._filtered_rows(store, records, limits)
 
-    def _named_so(
-        self, store: StoreFiles, piece: QueueRange, records: Records, rows: Any, offsets: Any
-    ) -> Any:
+    def _named_so(self, piece: QueueRange, records: Records, rows: Any, offsets: Any) -> Any:
         """The rows of those records that name a further queue, and are where units say.
 
         Apache's brokers count prepared messages and names that stand twice in a light queue, and
@@ -648,7 +650,7 @@ class PieceReader:
         right = said == offsets[rows]
         ahead = np.flatnonzero((said >= 0) & ~right)
         if len(ahead):
-            queue = store.queue(piece.topic, piece.queue)
+            queue = self._files[piece]
             places = records.columns["stored_offset"][rows]
             first, last = int(said[ahead].min()), int(said[ahead].max()) + 1
             # Of numbers that lie close together the units are read at once.

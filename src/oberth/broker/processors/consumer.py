@@ -45,9 +45,9 @@ MQ_SET_SIZE_MAX: Final = 10_000
 LOCK_BODY_SIZE_MAX: Final = 512 * 1024
 """Bytes of a list of queues; 1 000 have some 80 KiB."""
 LOCKS_PER_SLICE: Final = 1000
+"""Queues that are locked between two turns of the loop: some 2 ms."""
 IDS_A_TURN: Final = 2000
 """Client ids that are written between two turns of the loop: some 2 ms."""
-"""Queues that are locked between two turns of the loop: some 2 ms."""
 
 _NOT_FOUND_REMARK: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 

@@ -366,10 +366,10 @@ class PopMessageProcessor:
         else:
             ids = self._store.readable_queue_ids(topic)
             del ids[bisect_left(ids, topic_config.read_queue_nums) :]
-        start, is_wide = 0, len(ids) > WALKED_MAX
-        if is_wide and arrived >= 0:
+        start, is_part = 0, len(ids) > WALKED_MAX
+        if is_part and arrived >= 0:
             start = bisect_left(ids, arrived)
-        elif is_wide or (ids and not from_first):
+        elif is_part or (ids and not from_first):
             start = random.randrange(len(ids))
         turned = [*ids[start:], *ids[:start]][:WALKED_MAX]
         if self._config.priority_order_asc:
