@@ -24,7 +24,7 @@ from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
 from oberth.formats.names import is_stored_topic
 from oberth.namesrv.registrations import MinBrokerIdChange, RegisterResult, Registration
-from oberth.remoting.bodies.base import encode_without_none
+from oberth.remoting.bodies.base import encode_without_none, result_at_once
 from oberth.remoting.bodies.registration import (
     TOPICS_PER_SLICE,
     RegisterBrokerBody,
@@ -184,13 +184,7 @@ class RouteTable:
         Raises:
             RemoteProtocolError: there are too many brokers or topics.
         """
-        slices = self.register_in_slices(registration, body, now_ms)
-        while True:
-            try:
-                next(slices)
-            except StopIteration as end:
-                result: RegisterResult = end.value
-                return result
+        return result_at_once(self.register_in_slices(registration, body, now_ms))
 
     def register_in_slices(
         self, registration: Registration, body: RegisterBrokerBody, now_ms: int

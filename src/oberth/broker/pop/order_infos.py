@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from oberth.broker.pop.check_point import encode_offset_list
 from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key
+from oberth.remoting.bodies.base import result_at_once
 
 NO_EFFECT: Final = -2
 UNKNOWN_OFFSET: Final = -1
@@ -200,13 +201,7 @@ class OrderInfos:
 
     def encode(self) -> bytes:
         """The file's bytes, at once."""
-        for_file = self.snapshot()
-        while True:
-            try:
-                next(for_file)
-            except StopIteration as end:
-                encode: Callable[[], bytes] = end.value
-                return encode()
+        return result_at_once(self.snapshot())()
 
 
 def _copy(info: OrderInfo) -> OrderInfo:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oberth.broker.tasks import result_in_turns
 from oberth.errors import IllegalNameError
 from oberth.formats.config_json import config_in_slices
+from oberth.remoting.bodies.base import result_at_once
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.admin import PurgeTopicRequestHeader
@@ -168,10 +169,4 @@ class RetentionProcessor:
 
 def _rendered(body: Mapping[str, Any]) -> bytearray:
     """Compact JSON. It grows slice by slice: to join a long one would hold the loop up, too."""
-    work = config_in_slices(body)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            raw: bytearray = end.value
-            return raw
+    return result_at_once(config_in_slices(body))

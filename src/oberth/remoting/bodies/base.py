@@ -177,6 +177,16 @@ def render(value: Any) -> bytes:
 ENTRIES_A_SLICE: Final = 125
 
 
+def result_at_once(work: Generator[None, None, _T]) -> _T:
+    """What work in slices comes to, for who has nothing to do between them."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
 def render_in_slices(body: Body) -> Generator[None, None, bytearray]:
     """`Body.encode` of a body with any number of entries: yields each quarter of a millisecond.
 

@@ -36,7 +36,7 @@ from oberth.errors import ConfigFormatError
 from oberth.formats.data_version import DataVersion
 from oberth.formats.json_values import LENIENT_SIZE_MAX
 from oberth.formats.topic_config import TopicConfig
-from oberth.remoting.bodies.base import Body, BodyError, convert, parse
+from oberth.remoting.bodies.base import Body, BodyError, convert, parse, result_at_once
 from oberth.remoting.code import MQVersion
 
 REGISTER_BODY_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -158,13 +158,7 @@ class RegisterBrokerBody:
         Raises:
             BodyError: it is not such a body, or too large.
         """
-        slices = cls.decode_in_slices(data, compressed=compressed, version=version)
-        while True:
-            try:
-                next(slices)
-            except StopIteration as end:
-                body: RegisterBrokerBody = end.value
-                return body
+        return result_at_once(cls.decode_in_slices(data, compressed=compressed, version=version))
 
     @classmethod
     def decode_in_slices(
