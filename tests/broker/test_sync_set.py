@@ -136,6 +136,51 @@ def test_a_member_leaves_when_it_lags_for_too_long() -> None:
     assert slaves.wanted() == {1}
 
 
+def test_a_member_close_behind_a_log_that_always_grows_does_not_lag() -> None:
+    slaves = Slaves(1, 2, 3)
+    for slaves.now in range(0, 4 * LAG_MS, 10):
+        slaves.end += 100
+        slaves.report(2, slaves.end - 100)
+        slaves.report(3, slaves.end - 1000)
+        assert slaves.wanted() is None
+    end = slaves.end
+    for _ in range(0, 2 * LAG_MS, 10):
+        slaves.now += 10
+        slaves.end += 100
+        slaves.report(2, slaves.end - 100)
+        slaves.report(3, end)
+    assert slaves.wanted() == {1, 2}
+
+
+def test_who_joins_has_the_whole_time_to_be_level_again() -> None:
+    slaves = Slaves(1)
+    slaves.report(2, 0, may_join=False)
+    slaves.now = 2 * LAG_MS
+    slaves.end = 100
+    slaves.report(2, 90)
+    slaves.end = 200
+    slaves.report(2, 100)
+    slaves.change(1, 2)
+    slaves.report(2, 150)
+    assert slaves.wanted() is None
+
+
+def test_nothing_is_kept_of_those_who_came_once() -> None:
+    """Ids are a peer's to choose."""
+    slaves = Slaves(1)
+    found = slaves.set
+    for each in range(2, 1000):
+        slaves.end = 100
+        slaves.report(each, 50)
+        slaves.now += JOIN_MS + 1
+        assert slaves.wanted() is None
+        found.on_close(each, f"c{each}")
+    slaves.now += JOIN_MS + 1
+    assert slaves.wanted() is None
+    assert (found._gone, found._marks, found._not_before_ms) == (set(), {}, {})
+    assert found._level_at_ms.keys() == {1}
+
+
 def test_who_may_be_a_member_counts_until_it_is_certain() -> None:
     slaves = Slaves(1)
     slaves.report(2, 0)
@@ -147,7 +192,7 @@ def test_who_may_be_a_member_counts_until_it_is_certain() -> None:
     assert not slaves.set.has(100)  # it may be elected
     assert slaves.wanted() == {1, 2}  # the same again
     slaves.ask()
-    slaves.set.refused()
+    slaves.set.refused(slaves.now)
     assert not slaves.set.has(100)  # the first one may still arrive
     slaves.set.known([1], 5, slaves.now)
     assert not slaves.set.has(100)
@@ -168,11 +213,53 @@ def test_a_question_that_is_long_lost_counts_no_more() -> None:
     assert slaves.set.has(100)
 
 
+def test_a_lost_question_is_forgotten_though_it_is_asked_again_and_refused() -> None:
+    """Its answer may be on its way for as long as that takes, not for as long as it is repeated."""
+    slaves = Slaves(1, 2, 3)
+    slaves.end = 100
+    slaves.report(2, 100)
+    slaves.report(3, 100)
+    slaves.set.on_close(3, "c3")
+    slaves.ask()
+    slaves.set.unanswered()
+    slaves.set.on_close(2, "c2")
+    while slaves.wanted() == {1, 2}:
+        slaves.ask()
+        slaves.set.known([1, 2, 3], 5, slaves.now)  # on its way since before the question
+        assert slaves.wanted() is None
+        slaves.set.refused(slaves.now)  # broker 2 does not live
+        slaves.set.known([1, 2, 3], 5, slaves.now)
+        slaves.now += 500
+        assert slaves.now <= SETTLED_MS + 500
+        assert not slaves.set.has(100)
+    slaves.change(1)
+    assert slaves.set.has(100)
+
+
+def test_one_that_is_refused_keeps_nobody_from_leaving() -> None:
+    """It follows its master, and the controller does not hear of it."""
+    slaves = Slaves(1, 3)
+    slaves.end = 100
+    slaves.report(3, 100)
+    slaves.report(2, 100)
+    slaves.set.on_close(3, "c3")
+    assert slaves.wanted() == {1, 2}
+    slaves.ask()
+    slaves.set.refused(slaves.now)
+    slaves.report(2, 100)
+    assert slaves.wanted() == {1}
+    slaves.change(1)
+    assert slaves.set.has(100)
+    slaves.now += JOIN_MS
+    slaves.report(2, 100)
+    assert slaves.wanted() == {1, 2}
+
+
 def test_a_refusal_is_certain() -> None:
     slaves = Slaves(1)
     slaves.report(2, 0)
     slaves.ask()
-    slaves.set.refused()
+    slaves.set.refused(slaves.now)
     slaves.end = 100
     assert slaves.set.has(100)
 

@@ -435,7 +435,7 @@ class ControlledHAService(HAService):
                 sorted(wanted),
                 error,
             )
-            sync_set.refused()
+            sync_set.refused(_loop_ms())
             self._role.keeper.look_soon()
             self._ask_at_ms = _loop_ms() + ASK_AGAIN_MS
         except OberthError as error:

@@ -49,9 +49,11 @@ class SyncSet:
         self._asked_at_epoch = -1
         self._is_asking = False
         self._is_uncertain = False
-        self._settled_ms = 0
+        self._asked_ms = 0
+        self._settled_ms = 0  # from when on no unanswered question can arrive any more
         self._acks: dict[int, tuple[Hashable, int]] = {}
         self._level_at_ms = dict.fromkeys(self.members, now_ms)
+        self._marks: dict[int, tuple[int, int]] = {}  # an end of the log, and when it was that
         self._gone: set[int] = set()
         self._joining: dict[int, tuple[int, int]] = {}  # the offset to reach, until when
         self._not_before_ms: dict[int, int] = {}
@@ -115,14 +117,28 @@ class SyncSet:
             may_join: whether it may become a member; learners may not.
         """
         self._acks[broker_id] = connection, offset
-        if offset >= end:
-            self._level_at_ms[broker_id] = now_ms
+        self._note_level(broker_id, offset, end, now_ms)
         if broker_id in self.members and broker_id not in self._gone:
             return
         if not may_join or broker_id in self._joining:
             return
         if end - offset <= JOIN_GAP and now_ms >= self._not_before_ms.get(broker_id, now_ms):
             self._joining[broker_id] = end, now_ms + JOIN_MS
+
+    def _note_level(self, broker_id: int, offset: int, end: int, now_ms: int) -> None:
+        """Notes until when a slave had the whole log.
+
+        While a master is sent messages its log has grown when a report comes, so no report need
+        ever reach its end. Who reaches the end as it was at a report before was level then.
+        """
+        mark, marked_ms = self._marks.get(broker_id, (end, now_ms))
+        if offset >= end:
+            self._level_at_ms[broker_id] = now_ms
+        elif offset >= mark:
+            self._level_at_ms[broker_id] = marked_ms
+        elif broker_id in self._marks:
+            return
+        self._marks[broker_id] = end, now_ms
 
     def on_close(self, broker_id: int, connection: Hashable) -> None:
         """A slave's connection is gone."""
@@ -131,12 +147,19 @@ class SyncSet:
             return
         del self._acks[broker_id]
         self._joining.pop(broker_id, None)
-        self._gone.add(broker_id)
+        self._marks.pop(broker_id, None)
+        if broker_id in self.members | self._asked:
+            self._gone.add(broker_id)
+        else:
+            self._level_at_ms.pop(broker_id, None)
 
     def wanted(self, now_ms: int) -> frozenset[int] | None:
         """The members to ask the controller for; None: all is well, or it is being asked."""
         if self._is_asking:
             return None
+        self._not_before_ms = {
+            each: from_ms for each, from_ms in self._not_before_ms.items() if from_ms > now_ms
+        }
         for each, (_, until_ms) in list(self._joining.items()):
             if now_ms > until_ms and self.ack(each) < self._joining[each][0]:
                 del self._joining[each]
@@ -166,16 +189,22 @@ class SyncSet:
         self._is_asking = True
         self._asked = wanted
         self._asked_at_epoch = self.epoch
-        self._settled_ms = now_ms + SETTLED_MS
+        self._asked_ms = now_ms
 
     def unanswered(self) -> None:
         """It has not answered; it may have made the change, or still make it."""
         self._is_asking = False
         self._is_uncertain = True
+        self._settled_ms = self._asked_ms + SETTLED_MS
 
-    def refused(self) -> None:
-        """It has answered that it does not make the change now."""
+    def refused(self, now_ms: int) -> None:
+        """It has answered that it does not make the change now.
+
+        Perhaps it knows nothing of one that is to join: for a moment nobody joins, so that those
+        who are gone can leave.
+        """
         self._is_asking = False
+        self._not_before_ms |= dict.fromkeys(self._joining, now_ms + JOIN_MS)
         self._joining.clear()
         if not self._is_uncertain:
             self._asked = frozenset()
@@ -184,14 +213,15 @@ class SyncSet:
         """The controller says who the members are."""
         if epoch < self.epoch:
             return
-        if self._asked and epoch == self._asked_at_epoch and now_ms < self._settled_ms:
+        may_come = self._is_asking or (self._is_uncertain and now_ms < self._settled_ms)
+        if self._asked and epoch == self._asked_at_epoch and may_come:
             return  # what was asked for may still come
         self._is_asking = self._is_uncertain = False
         self._asked = frozenset()
-        left = self.members - frozenset(members)
-        self.members, self.epoch = frozenset(members), epoch
+        former, self.members, self.epoch = self.members, frozenset(members), epoch
         for each in self.members:
             self._joining.pop(each, None)
-            self._level_at_ms.setdefault(each, now_ms)
+        for each in self.members - former:
+            self._level_at_ms[each] = now_ms
         # Who left and is connected has to catch up first, and joins like any other.
-        self._gone -= left
+        self._gone &= self.members
