@@ -17,11 +17,12 @@ from typing import Any, cast
 import pytest
 from tests.rigs.small_brokers import SEGMENT, SMALL_FILES, until
 
-from oberth.broker import controlled_ha
+from oberth.broker import controlled_ha, ha_service
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.broker.controlled_broker import ControlledBroker
 from oberth.broker.controlled_ha import ControlledHAService
+from oberth.broker.ha_connection import HAConnection
 from oberth.broker.log_comparison import EpochSentLog, StoreLog, compare
 from oberth.broker.role import Role, RoleKeeper
 from oberth.broker.sync_set import SyncSet
@@ -49,6 +50,7 @@ from oberth.store.epoch_replication import (
     SLAVE_REPORT,
     TRANSFER,
     EpochPiece,
+    MasterHello,
     SlaveHello,
 )
 from oberth.store.files import FileSystem
@@ -321,6 +323,76 @@ async def test_two_copies_are_asked_for_and_one_is_there(group: Group) -> None:
     assert await acknowledged(first) is PutMessageStatus.PUT_OK
 
 
+async def test_a_member_that_leaves_makes_two_copies_no_less(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There were enough in sync when the message came."""
+    first = await group.start("1", minInSyncReplicas="2", slaveTimeout="1000")
+    await group.start("2")
+    await group.agree(1, 2)
+    monkeypatch.setattr(ha(first), "on_append", lambda: None)
+    monkeypatch.setattr(ha(first), "_push", lambda _: None)
+    asked = asyncio.create_task(acknowledged(first))
+    await until(lambda: end(first) > 0)
+    await group.stop("2")
+    assert await asked is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+    assert group.in_sync == [1]
+    async with asyncio.timeout(BOUND_S):
+        await ha(first).settle()
+
+
+async def test_a_slave_says_nothing_of_its_log_before_it_has_compared_epochs(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master believes a report, and has who is level elected."""
+    first = await group.start("1")
+    put(first, b"a")
+    for number in range(2, 200):
+        ha(first).epochs.append(Epoch(number, 0))
+    answer = MasterHello(end(first), ha(first).epochs).encode()
+    came, dialed = bytearray(), asyncio.Event()
+    peer: list[asyncio.StreamWriter] = []
+
+    async def master(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer.append(writer)
+        dialed.set()
+        while data := await reader.read(1000):
+            came.extend(data)
+        writer.close()
+
+    rounds = 0
+    wait_ended = HAConnection.wait_ended
+
+    async def counted(self: HAConnection, seconds: float) -> bool:
+        nonlocal rounds
+        rounds += 1
+        return await wait_ended(self, seconds)
+
+    async with await asyncio.start_server(master, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+        async def there(_: ControlledHAService) -> str:
+            return address
+
+        monkeypatch.setattr(ControlledHAService, "_ask_ha_address", there)
+        second = await group.start("2")
+        async with asyncio.timeout(BOUND_S):
+            await dialed.wait()
+        monkeypatch.setattr(HAConnection, "wait_ended", counted)
+        hello = SlaveHello(2, from_last_file=False, is_learner=False).encode()
+        await until(lambda: rounds > 3)
+        assert bytes(came) == hello
+        peer[0].write(answer[:20])
+        await until(lambda: ha(second)._link.received_bytes == 20)
+        before = rounds
+        await until(lambda: rounds > before + 3)
+        assert bytes(came) == hello
+        peer[0].write(answer[20:])
+        await until(lambda: len(came) > len(hello))
+        assert bytes(came[16:28]) == SLAVE_REPORT.pack(TRANSFER, end(second))
+        peer[0].close()
+
+
 async def test_clients_go_on_at_the_new_master(group: Group) -> None:
     await group.start("1")
     await group.start("2")
@@ -569,12 +641,17 @@ async def test_who_was_the_master_shows_no_end_that_is_its_own(
     assert (await pulled(first)).code == 0
 
 
+@pytest.mark.parametrize("waits", ["true", "false"])
 async def test_what_a_replica_takes_for_delivered_it_has(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     """The master delivers a delayed message, and dies before a replica has the delivery."""
     monkeypatch.setattr(controlled_ha, "TOLD_WITHIN_S", 0.1)
-    levels = {"messageDelayLevel": "1s", "timerWheelEnable": "true"}
+    monkeypatch.setattr(ha_service, "TOLD_WITHIN_S", 0.1)
+    levels = {
+        "messageDelayLevel": "1s", "timerWheelEnable": "true", "allAckInSyncStateSet": waits,
+    }  # fmt: skip
+    late = "FLUSH_SLAVE_TIMEOUT" if waits == "true" else ha_service._LATE
     first, second = [await group.start(name, None, **levels) for name in "12"]
     await group.agree(1, 2)
     life(first).parts.topics.create_internal("t", 1)
@@ -583,8 +660,8 @@ async def test_what_a_replica_takes_for_delivered_it_has(
     with monkeypatch.context() as early:
         early.setattr(schedule, "deliver", lambda now_ms: 0)
         assert await acknowledged(first, b"delayed", delayed) is PutMessageStatus.PUT_OK
-        common = end(second)
-        assert common == end(first)
+        common = end(first)
+        await until(lambda: end(second) == common)
         monkeypatch.setattr(ha(first), "on_append", lambda: None)
         monkeypatch.setattr(ha(first), "_push", lambda _: None)
     await until(lambda: end(first) > common)
@@ -593,7 +670,7 @@ async def test_what_a_replica_takes_for_delivered_it_has(
     async with RemotingClient() as client:
         for code in (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_TIMER_CHECK_POINT):
             answer = await client.invoke(first.address, create_request(code), BOUND_S)
-            assert (answer.code, answer.remark) == (1, "FLUSH_SLAVE_TIMEOUT")
+            assert (answer.code, answer.remark) == (1, late)
     async with asyncio.timeout(BOUND_S):
         await tables
     assert not life(second).parts.schedule.offsets.get(1)

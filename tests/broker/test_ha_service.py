@@ -11,6 +11,7 @@ import gc
 import json
 import logging
 import re
+import threading
 import weakref
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.rigs.small_brokers import SEGMENT, make, options_of, until
 
 from oberth.broker import ha_service
 from oberth.broker.broker import Broker
-from oberth.broker.ha_connection import HAConnection
+from oberth.broker.ha_connection import HAConnection, Replica
 from oberth.broker.ha_service import CONNECTIONS_MAX
 from oberth.broker.recall_handle import RecallHandle
 from oberth.cli.main import oberth
@@ -37,6 +38,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import make_certificate
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.store.commit_log import CommitLog
 from oberth.store.files import DiskUsage, Mapping, OsFileSystem
 from oberth.store.messages import MessageExtBrokerInner, PutMessageStatus
 from oberth.store.replication import (
@@ -555,6 +557,47 @@ async def test_what_was_not_sent_is_not_acknowledged(
         assert not master.services.ha.replicas.has(result.end_offset, 1)
         for _, writer in (first, second):
             writer.close()
+
+
+async def test_a_slave_whose_rest_was_deleted_is_told_so(
+    tmp_path: Path, name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reads slowly, and the master's retention overtakes it."""
+    async with make(tmp_path / "a", name_server) as master:
+        put(master, 600)
+        log = master.parts.store.commit_log
+        assert len(log.queue.segments) > 2
+        reader, writer = await dial(master)
+        with pytest.MonkeyPatch.context() as stalled:
+            stalled.setattr(Replica, "push", lambda *_: True)
+            writer.write(REPORT.pack(0))
+            await until(lambda: len(master.services.ha.replicas) == 1)
+            assert log.queue.remove_first(0)
+        master.services.ha.on_append()
+        async with asyncio.timeout(100):
+            assert await reader.read() == b""
+        assert f"it needs 0, this log begins at {log.min_offset}" in caplog.text
+        writer.close()
+
+
+async def test_what_a_slave_far_behind_is_sent_comes_from_the_disk_beside_the_loop(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_service, "WARM_BYTES", SEGMENT)
+    brought: list[tuple[int, int]] = []
+
+    def bring_in(_: CommitLog, start: int, end: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        brought.append((start, end))
+
+    monkeypatch.setattr(CommitLog, "is_resident", lambda *_: False)
+    monkeypatch.setattr(CommitLog, "bring_in", bring_in)
+    async with make(tmp_path / "a", name_server) as master:
+        put(master, 600)
+        async with make(tmp_path / "b", name_server, brokerId="1", brokerRole="SLAVE") as slave:
+            await until(partial(equal, master, slave))
+    assert brought
+    assert all(start // SEGMENT == (end - 1) // SEGMENT for start, end in brought)
 
 
 async def test_silent_connections_do_not_keep_a_slave_out(tmp_path: Path, name_server: str) -> None:

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from oberth.broker import ha_service
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
+from oberth.broker.ha_service import HAService
 from oberth.broker.log_comparison import LogComparison
 from oberth.cli.main import oberth
 from oberth.namesrv.name_server import NameServer
@@ -125,9 +126,9 @@ async def test_a_slave_serves_nobody_before_it_has_compared_its_end(
     may_look = asyncio.Event()
     look = LogComparison.before_following
 
-    async def look_late(self: LogComparison) -> None:
+    async def look_late(self: LogComparison) -> bool:
         await may_look.wait()
-        await look(self)
+        return await look(self)
 
     monkeypatch.setattr(LogComparison, "before_following", look_late)
     if not is_there:
@@ -235,6 +236,35 @@ async def test_a_slave_that_has_another_end_takes_nothing_and_serves_nobody(
             assert slave.services.ha.parted_at is None
             kept = b"".join(each.read_bytes() for each in (tmp_path / "slave.parted").iterdir())
             assert kept.count(b"only the slave") == 3
+
+
+async def test_a_slave_that_is_ahead_confirms_nothing_to_a_master_that_goes_on_meanwhile(
+    tmp_path: Path, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master without its end takes other messages while its slave has compared, and dials."""
+    common = await copies(tmp_path, only_slave=3)
+    dials = HAService._segments_fit
+    gone_on = False
+
+    async def goes_on(self: HAService, address: str) -> bool:
+        nonlocal gone_on
+        if not gone_on:
+            gone_on = True
+            put(master, b"another history", 100)
+        return await dials(self, address)
+
+    monkeypatch.setattr(HAService, "_segments_fit", goes_on)
+    async with make(tmp_path / "master", name_server) as master:
+        acked: list[int] = []
+        monkeypatch.setattr(
+            master.services.ha.replicas, "on_report", lambda _, offset: acked.append(offset) or []
+        )
+        async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
+            await until(lambda: slave.services.comparison.ahead_bytes)
+            put(master, b"another history", 100)
+            await until(lambda: slave.services.ha.parted_at is not None)
+            assert common <= (slave.services.ha.parted_at or 0) < end(slave)
+            assert acked == []
 
 
 async def test_a_slave_that_parts_while_it_follows_lets_go_until_that_is_mended(

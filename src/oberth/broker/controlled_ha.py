@@ -130,6 +130,7 @@ class ControlledHAService(HAService):
         self._ask_at_ms = 0
         self._has_given_up = False
         self._is_settling = False
+        self._has_joined = False
         self._said = ""
         self.sync_set: SyncSet | None = None
         if role.is_master:
@@ -221,14 +222,22 @@ class ControlledHAService(HAService):
         return self.confirm_offset() if self._is_waiting else self._store.max_phy_offset
 
     def needed_acks(self) -> int:
-        """How many slaves must have a message, beside every member of the sync set."""
-        return max(self._store_config.in_sync_replicas - 1, 0)
+        """How many slaves must have a message, beside every member of the sync set.
+
+        At least as many as a put must find in sync: a member may leave between the put and its
+        answer.
+        """
+        config = self._store_config
+        return max(config.in_sync_replicas, config.min_in_sync_replicas, 1) - 1
 
     def refuses_puts(self) -> bool:
         """Whether no put is taken: too few replicas are in sync, or this broker stops."""
+        return self._lacks_members or self._is_settling
+
+    @property
+    def _lacks_members(self) -> bool:
         assert self.sync_set is not None
-        too_few = len(self.sync_set.members) < self._store_config.min_in_sync_replicas
-        return too_few or self._is_settling
+        return len(self.sync_set.members) < self._store_config.min_in_sync_replicas
 
     def when_replicated(self, end_offset: int, flushed: PutMessageStatus, finish: Finish) -> None:
         """Calls ``finish`` once every replica in sync has the log so far, or time is up."""
@@ -247,8 +256,10 @@ class ControlledHAService(HAService):
         self, channel: Channel, request: RemotingCommand, response: RemotingCommand
     ) -> RemotingCommand | None:
         """See HAService. Refused if not all that may be elected have the log soon."""
+        if not self._is_waiting:
+            return super().answer_behind_log(channel, request, response)
         end = self._store.appended_offset
-        if not self._is_waiting or self._table.has(end, 0):
+        if self._table.has(end, 0):
             return response
         if not self._keep(response):
             late = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -271,6 +282,8 @@ class ControlledHAService(HAService):
         if not self._is_waiting:
             return
         self._is_settling = True
+        if self._lacks_members:
+            return
         settled = asyncio.get_running_loop().create_future()
         self.when_replicated(
             self._store.appended_offset, PutMessageStatus.PUT_OK, settled.set_result
@@ -515,7 +528,13 @@ class ControlledHAService(HAService):
     def _report(self) -> bytes:
         return SLAVE_REPORT.pack(TRANSFER, self._end_to_report())
 
+    @property
+    def _may_report(self) -> bool:
+        """See HAService: once the master's epochs have said so, on this connection."""
+        return self._has_joined
+
     def _make_link(self) -> LogStream:
+        self._has_joined = False
         return EpochStream(self._take_frames)
 
     def _take_frames(self, frames: Iterable[MasterHello | EpochPiece]) -> Iterator[LogPiece]:
@@ -559,6 +578,7 @@ class ControlledHAService(HAService):
             raise RemoteProtocolError(f"this log ends at {end} and {why}; it is cut at {at}")
         if self.epochs.cut_from(at):
             self._save()
+        self._has_joined = True
         self._joined()
 
     def _refuse_older(self, end: int, masters: EpochTable) -> None:

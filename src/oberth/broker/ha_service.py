@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from oberth.broker.ha_connection import HAConnection, MasterLink, Replica
+from oberth.broker.ha_connection import TURN_BYTES, HAConnection, MasterLink, Replica
 from oberth.errors import OberthError, RemoteProtocolError, StoreError
 from oberth.formats.message import stated_size
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
@@ -37,6 +37,7 @@ from oberth.store.replication import (
     ReplicaTable,
     ReportReceiver,
 )
+from oberth.store.residency import WARM_BYTES
 
 if TYPE_CHECKING:
     import ssl
@@ -134,7 +135,7 @@ class HAService:
         self._sure_at = 0.0
         """Time of the loop from which a slave serves readers whether or not its log has joined on
         its master's. Before, it may end with messages that no other replica ever had."""
-        self.look_at_log: Callable[[], Awaitable[None]] | None = None
+        self.look_at_log: Callable[[], Awaitable[bool]] | None = None
         """Compares the end of a slave's log with its master's before it follows, and mends it."""
         self.on_parted: Callable[[], None] = lambda: None
         """Called when `parted_at` has become an offset, or None again."""
@@ -509,6 +510,7 @@ class HAService:
         interval_s = self._store_config.ha_send_heartbeat_interval_ms / 1000
         while True:
             wake.clear()
+            await self._bring_in(replica)
             replica.is_idle = True
             self._push(replica)
             if wake.is_set():
@@ -521,6 +523,20 @@ class HAService:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_POLL_S):
                     await wake.wait()
+
+    async def _bring_in(self, replica: Replica) -> None:
+        """Has a thread read what a slave that is far behind is sent next, if it is not in memory.
+
+        Else this broker's loop waits for the disk with everybody who sends.
+        """
+        log, start = self._store.commit_log, replica.sender.next_offset
+        if not log.min_offset <= start < log.max_offset - WARM_BYTES:
+            return
+        size = log.queue.file_size
+        end = min(start + TURN_BYTES, start - start % size + size)
+        if not log.is_resident(start, end):
+            replica.is_idle = False
+            await asyncio.to_thread(log.bring_in, start, end)
 
     # The slave's side
 
@@ -582,9 +598,10 @@ class HAService:
             StoreError: see `_refuse_broken`.
         """
         self._refuse_broken()
+        joins_on = True
         if self.parted_at is None and self.look_at_log is not None:
-            await self.look_at_log()
-        return self.parted_at is None and self._store.damaged_from is None
+            joins_on = await self.look_at_log()
+        return joins_on and self.parted_at is None and self._store.damaged_from is None
 
     async def _follow(self) -> None:
         while True:
@@ -622,6 +639,11 @@ class HAService:
         """The end of a slave's log; with SYNC_FLUSH of what is on its disk."""
         store = self._store
         return store.flushed_offset if self._is_sync else store.max_phy_offset
+
+    @property
+    def _may_report(self) -> bool:
+        """Whether the master may hear how far this log reaches: it believes that it is the same."""
+        return True
 
     def _make_link(self) -> LogStream:
         """What takes pieces of the log out of a master's bytes."""
@@ -704,7 +726,7 @@ class HAService:
                             "the master does not go on from", address, self._store.max_phy_offset,
                         )  # fmt: skip
                     return
-                if loop.time() - connection.last_read_s >= interval_s:
+                if loop.time() - connection.last_read_s >= interval_s and self._may_report:
                     connection.write(self._report())
                     link.last_write_ms = now_ms()
         finally:
@@ -745,7 +767,8 @@ class HAService:
             pieces += 1 if is_one else 2
         unread = receiver.unread
         link.received(len(data) - len(unread), self._now_ms(), connection.last_read_s)
-        if connection.transport.get_write_buffer_size() < UNSENT_REPORTS_MAX:
+        is_read = connection.transport.get_write_buffer_size() < UNSENT_REPORTS_MAX
+        if is_read and self._may_report:
             connection.write(self._report())
             link.last_write_ms = link.last_read_ms
         self._dispatch_soon()
@@ -762,7 +785,8 @@ class HAService:
             before = store.flushed_offset
             await asyncio.to_thread(store.flush)
             if store.flushed_offset > before:
-                connection.write(self._report())
+                if self._may_report:
+                    connection.write(self._report())
                 self._dispatch_soon()
 
     async def _synchronize(self) -> None:

@@ -454,14 +454,20 @@ class LogComparison:
         if found is not None:
             self.equal_to = found.equal_to
 
-    async def before_following(self) -> None:
-        """Compares the last 64 MiB of this log, and mends its end where a crash damaged that."""
+    async def before_following(self) -> bool:
+        """Compares the last 64 MiB of this log, and mends its end where a crash damaged that.
+
+        Returns:
+            Whether the master's log was seen to go as far as this one, or could not be asked. What
+            a master without its end takes next would lie where this log has other messages.
+        """
         address, end = self._ha.master_address, self._end()
         if address is not None and end:
             self.compared_with = address
             await self._compare(address, max(end - RANGE_BYTES_MAX, 0))
         if self._store.damaged_from is not None and self._ha.parted_at is None:
             await self._mend(self._store.damaged_from)
+        return not self.ahead_bytes
 
     async def _mend(self, at: int) -> None:
         """Ends this log before the damage of a crash, if its master sends the rest of it again.
@@ -565,6 +571,7 @@ class LogComparison:
         try:
             found = await compare(self._own, master, start)
         except NoChecksumsError:
+            self.ahead_bytes = 0
             self._say("the master answers no checksums: oberth cluster compare reads instead")
             return None
         except (OberthError, OSError) as error:

@@ -298,10 +298,19 @@ class LogSender:
         self.next_offset = reported
 
     def next_frame(self) -> tuple[bytes, memoryview] | None:
-        """Header and bytes of the next frame, or None while the slave has everything."""
+        """Header and bytes of the next frame, or None while the slave has everything.
+
+        Raises:
+            RemoteProtocolError: what the slave needs was deleted.
+        """
         log = self._log
         if not 0 <= self.next_offset < log.max_offset:
             return None
+        if self.next_offset < log.min_offset:
+            raise RemoteProtocolError(
+                f"replica: it needs {self.next_offset}, this log begins at {log.min_offset}; "
+                "what is missing was deleted"
+            )
         segment = log.queue.find(self.next_offset)
         if segment is None:
             return None
