@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.formats.index_file import key_hash_prefix
+from oberth.kernels import columns as columns_module
 from oberth.kernels import runtime
 from oberth.kernels.arguments import COLUMN_NAMES, COLUMNS, DISPATCH_COLUMNS, PROPERTY_COLUMNS
-from oberth.kernels.columns import Columns, TopicTable, reference_renumber, renumber
+from oberth.kernels.columns import (
+    Columns,
+    TopicTable,
+    reference_place_topics,
+    reference_renumber,
+    renumber,
+    spread_hash,
+)
 from oberth.kernels.scan import scan
 
 
@@ -51,6 +59,55 @@ def test_topics_are_numbered_once() -> None:
     assert table.hash_prefixes().tolist() == [key_hash_prefix("a"), key_hash_prefix("b")]
     table.intern("ц".encode())
     assert table.hash_prefixes()[2] == key_hash_prefix("ц")
+
+
+def test_new_topics_cost_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may make topics: those that are known are not gone through again for each."""
+    hashed = 0
+
+    def counted(name: bytes) -> int:
+        nonlocal hashed
+        hashed += 1
+        return spread_hash(name)
+
+    monkeypatch.setattr(columns_module, "spread_hash", counted)
+    table = TopicTable()
+    for n in range(20_000):
+        table.intern(b"topic-%d" % n)
+        table.reserve(64, 4096)
+    assert hashed == 20_000
+    text = bytes(table.text[: table.text_used])
+    assert text == b"".join(table.names)
+    alone = bytearray(len(table.slots))
+    reference_place_topics(table.names, alone)
+    numbers = memoryview(table.slots).cast("i"), memoryview(alone).cast("i")
+    assert sorted(numbers[0]) == sorted(numbers[1])
+    mask = table.slot_count - 1
+    for number, name in enumerate(table.names):
+        slot = spread_hash(name) & mask
+        while numbers[0][slot] != number + 1:
+            assert numbers[0][slot], "a search ends at an empty slot"
+            slot = slot + 1 & mask
+
+
+@given(st.lists(st.binary(max_size=30), unique=True, max_size=200))
+def test_topics_are_placed_alike(names: list[bytes]) -> None:
+    table = TopicTable(names)
+    table.reserve(1, 1)
+    table.reserve(4 * len(names) + 64, 1)  # the kernel places them anew
+    slots = bytearray(len(table.slots))
+    reference_place_topics(names, slots)
+    assert table.slots == slots
+
+
+def test_who_does_not_know_the_seed_cannot_have_names_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "HASH_SEED", 0)
+    names = [b"topic-%016x" % n for n in range(200_000)]
+    met = [name for name in names if spread_hash(name) & 1023 == 5]
+    assert len(met) > 100
+    for seed in (1, 2**63, 0x0123456789ABCDEF):
+        monkeypatch.setattr(runtime, "HASH_SEED", seed)
+        assert len({spread_hash(name) & 1023 for name in met}) > len(met) // 2
 
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"c"])), st.lists(st.sampled_from([b"b", b"d"])))

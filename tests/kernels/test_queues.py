@@ -16,7 +16,13 @@ from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from oberth.kernels import runtime
 from oberth.kernels.arguments import DISPATCH_COLUMNS, QueueAnomaly, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
-from oberth.kernels.queues import BuiltUnits, QueueTable, build_units, reference_build_units
+from oberth.kernels.queues import (
+    BuiltUnits,
+    QueueEnd,
+    QueueTable,
+    build_units,
+    reference_build_units,
+)
 from oberth.kernels.scan import scan
 
 SYSTEM = ("RMQ_SYS", "SCHEDULE")
@@ -41,14 +47,20 @@ def plain(built: BuiltUnits) -> Any:
     )
 
 
-def same(data: bytes, *, batch_topics: tuple[bytes, ...] = (), **options: Any) -> BuiltUnits:
+def same(
+    data: bytes,
+    *,
+    batch_topics: tuple[bytes, ...] = (),
+    ends: Callable[[bytes, int], QueueEnd | None] | None = None,
+    **options: Any,
+) -> BuiltUnits:
     """Builds with both, in one piece and in two, compares and gives back the kernel's answer."""
     assert runtime.native("queues") is not None
     columns, topics = scanned(data)
-    fast = QueueTable(topics, batch_topics)
+    fast = QueueTable(topics, batch_topics, ends)
     built = build_units(columns, fast, data, **options)
     columns, topics = scanned(data)
-    slow = QueueTable(topics, batch_topics)
+    slow = QueueTable(topics, batch_topics, ends)
     wanted = reference_build_units(columns, slow, data, **options)
     assert plain(built) == plain(wanted)
     assert list(fast) == list(slow)
@@ -85,16 +97,42 @@ queue_records = st.fixed_dictionaries(
     st.booleans(),
     st.booleans(),
     st.sampled_from([(), (b"A",), (b"A", b"%LMQ%a")]),
-)
+    st.none() | st.dictionaries(
+        st.tuples(st.sampled_from([b"A", b"B", b"%LMQ%a", b"C"]), st.integers(0, 2)),
+        st.builds(QueueEnd, st.sampled_from([-1, 0, 1, 5]), st.sampled_from([-1, 0, 300]),
+                  st.booleans()),
+    ),
+)  # fmt: skip
 def test_kernel_equals_reference(
     log: Callable[..., bytes],
     records: list[dict[str, Any]],
     multi: bool,
     restart: bool,
     batch: tuple[bytes, ...],
+    there: dict[tuple[bytes, int], QueueEnd] | None,
 ) -> None:
     data = log(records)
-    same(data, multi_dispatch=multi, restart=restart, gap_units_max=100, batch_topics=batch)
+    ends = None if there is None else lambda *queue: there.get(queue)
+    same(
+        data, multi_dispatch=multi, restart=restart, gap_units_max=100, batch_topics=batch,
+        ends=ends,
+    )  # fmt: skip
+
+
+def test_the_queues_of_a_piece_are_asked_for_together(log: Callable[..., bytes]) -> None:
+    """Each once, however many there are: the kernel stops a handful of times."""
+    rows = [{"queue_id": n, "topic": b"T%d" % (n % 200), "queue_offset": 7} for n in range(1000)]
+    asked: list[tuple[bytes, int]] = []
+
+    def ends(*queue: Any) -> QueueEnd:
+        asked.append(queue)
+        return QueueEnd(7, 0, is_batch=False)
+
+    columns, topics = scanned(log(rows))
+    built = build_units(columns, QueueTable(topics, (), ends))
+    assert built.anomaly_count == 0
+    assert [run.first for run in built.runs] == [7] * 1000
+    assert len(asked) == len(set(asked)) == 1000
 
 
 @given(st.lists(queue_records, max_size=40), st.integers(0, 40))

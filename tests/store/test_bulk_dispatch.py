@@ -17,6 +17,9 @@ from oberth.errors import StoreFullError
 from oberth.formats.message import MAGIC_V1, DispatchRequest, MessageExt, read_dispatch_request
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.properties import encode_properties
+from oberth.kernels.queues import QueueEnd
+from oberth.store import bulk_dispatch
+from oberth.store.bulk_dispatch import BulkDispatch
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch import CommitLogDispatcher
 from oberth.store.files import OsFileSystem
@@ -43,9 +46,9 @@ class Store:
             }
         )
         files = files or OsFileSystem()
-        inner = {"queue.type": "BatchCQ"}
+        self.attributes = {"InnerBatch": {"queue.type": "BatchCQ"}}
         self.queues = ConsumeQueueStore(
-            files, self.config, topic_attributes=lambda t: inner if t == "InnerBatch" else {}
+            files, self.config, topic_attributes=lambda t: self.attributes.get(t, {})
         )
         self.index = IndexService(files, self.config)
         self.checkpoint = StoreCheckpoint(files, str(root / "checkpoint"))
@@ -304,3 +307,60 @@ def test_listeners_and_who_prevents_bulk(tmp_path: Path) -> None:
     dispatcher.add_before(lambda _request: None)
     assert dispatcher.dispatch_segment(view, 0, reached.position, len(data)) is None
     store.close()
+
+
+def test_queues_that_no_record_names_are_not_gone_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make topics, and with very many queues the kernels' table begins anew."""
+    monkeypatch.setattr(bulk_dispatch, "KNOWN_QUEUES_MAX", 10)
+    asked: list[tuple[bytes, int]] = []
+    end_of = BulkDispatch._end_of
+
+    def counted(self: BulkDispatch, topic: bytes, queue_id: int) -> QueueEnd | None:
+        asked.append((topic, queue_id))
+        return end_of(self, topic, queue_id)
+
+    monkeypatch.setattr(BulkDispatch, "_end_of", counted)
+    made = [(f"T{n}", 0, 0, 0, None, None, None) for n in range(60)]
+    data, starts = log_of([*made, *made[:3], *made[3:5], *made[5:8]])
+    single, bulk = Store(tmp_path / "a"), Store(tmp_path / "b")
+    single.one_by_one(data, 0, 0, len(data))
+    position = 0
+    for stop, allowed in ((starts[60], 60), (starts[63], 3), (starts[65], 2)):
+        asked.clear()
+        position = bulk.in_bulk(data, 0, position, stop)
+        assert position == stop
+        assert len(asked) <= allowed
+    for each in (single, bulk):
+        each.queues.destroy_queue("T40", 0)
+    asked.clear()
+    assert bulk.in_bulk(data, 0, position, len(data)) == len(data)
+    assert len(asked) <= 3
+    assert bulk.files() == single.files()
+    for at in (single, bulk):
+        at.close()
+
+
+def test_a_topic_that_becomes_one_of_batch_queues(tmp_path: Path) -> None:
+    """A slave hears of a topic's kind after the first messages: the queue there is stays simple."""
+    rows = [("B", queue_id, 0, 0, None, None, None) for queue_id in (0,) * 5 + (1,) * 2000]
+    rows += [("B", 0, 0, 0, None, None, None)] * 50
+    data, starts = log_of(rows)
+    single, bulk = Store(tmp_path / "a"), Store(tmp_path / "b")
+    single.one_by_one(data, 0, 0, starts[5])
+    assert bulk.in_bulk(data, 0, 0, starts[5]) == starts[5]
+    for store in (single, bulk):
+        store.attributes["B"] = {"queue.type": "BatchCQ"}
+        store.one_by_one(data, 0, starts[5], starts[6])
+    single.one_by_one(data, 0, starts[6], len(data))
+    position = starts[6]
+    while position < len(data):
+        before = position
+        position = bulk.in_bulk(data, 0, position, len(data))
+        if position == before:
+            following = next((s for s in starts if s > position), len(data))
+            position = bulk.one_by_one(data, 0, position, following)
+    assert bulk.state() == single.state()
+    for at in (single, bulk):
+        at.close()

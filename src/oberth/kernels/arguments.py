@@ -197,6 +197,7 @@ class QueueStop(IntEnum):
     UNITS_FULL = 2
     TOPICS_FULL = 3
     ASKS = 4  # the records behind the rows have to tell what is wrong with a row's number
+    NEW = 5  # the rows name queues that the table lacked: it is to be told where these end
 
 
 # Fields of a queue's state; each int64.
@@ -255,6 +256,7 @@ RUN_FIELDS: Final = 9
     QUEUES_MAY_ASK,  # whether it stops with `ASKS`
     QUEUES_ASKED_ROW,  # out: what it asks about; in: what the answer is about, -1 for none
     QUEUES_ANSWER,  # the queue offset of the next record of that row's queue, -1 when none is near
+    QUEUES_STOPS_AT_NEW,  # whether it stops with `NEW`
     QUEUES_STATES,  # address of int64
     QUEUES_COUNT,  # in and out
     QUEUES_MAX,
@@ -282,8 +284,8 @@ RUN_FIELDS: Final = 9
     QUEUES_TOPIC_TEXT_MAX,
     QUEUES_TOPIC_SLOTS,
     QUEUES_TOPIC_SLOT_MASK,
-) = range(53)
-QUEUES_ARGUMENTS: Final = 53
+) = range(54)
+QUEUES_ARGUMENTS: Final = 54
 
 # Places in the arguments of `index_keys`.
 (
@@ -345,6 +347,17 @@ GATHER_ARGUMENTS: Final = 11
 (TOTAL_SIZES, TOTAL_ROWS) = range(2)
 # Places in the arguments of `renumber`.
 (RENUMBER_COLUMN, RENUMBER_ROWS, RENUMBER_NUMBERS) = range(3)
+
+# Places in the arguments of `place_topics`.
+(
+    PLACE_COUNT,
+    PLACE_STARTS,  # address of int64
+    PLACE_SIZES,  # address of int32
+    PLACE_TEXT,
+    PLACE_SLOTS,  # out: address of int32
+    PLACE_SLOT_MASK,
+) = range(6)
+PLACE_ARGUMENTS: Final = 6
 
 # Places in the arguments of `copy_records`.
 (

@@ -18,6 +18,13 @@ from oberth.kernels.arguments import (
     COLUMN_NAMES,
     COLUMNS,
     DISPATCH_COLUMNS,
+    PLACE_ARGUMENTS,
+    PLACE_COUNT,
+    PLACE_SIZES,
+    PLACE_SLOT_MASK,
+    PLACE_SLOTS,
+    PLACE_STARTS,
+    PLACE_TEXT,
     PROPERTY_COLUMNS,
 )
 from oberth.kernels.memory import address
@@ -170,38 +177,53 @@ class TopicTable:
 
     def reserve(self, spare: int, spare_text: int) -> None:
         """Makes or enlarges the kernels' memory so that so many topics and bytes fit in."""
-        names = len(self.names)
-        used = self._text_size
-        enough = (
-            self._reserved_names == names
-            and len(self.starts) >= (names + spare) * 8
-            and len(self.text) >= used + spare_text
-        )
-        if enough:
-            return
+        names, text = len(self.names), self._text_size
+        if len(self.starts) < (names + spare) * 8:
+            self._make_room(names + spare)
+        if len(self.text) < text + spare_text:
+            self.text = self.text[: self.text_used].ljust(2 * (text + spare_text), b"\0")
+        if self._reserved_names < names:
+            self._enter()
+
+    def _make_room(self, names: int) -> None:
+        """Makes room for at least so many names.
+
+        It costs 50 ns for each name that there is, and comes again after as many new ones.
+        """
         room = 64
-        while room < (names + spare) * 2:
+        while room < names * 2:
             room *= 2
         self.slot_count = room * 2
-        text = b"".join(self.names)
-        self.text = bytearray(text + bytes(used + 2 * spare_text))
-        self.starts = bytearray(room * 8)
-        self.sizes = bytearray(room * 4)
+        self.starts = self.starts.ljust(room * 8, b"\0")
+        self.sizes = self.sizes.ljust(room * 4, b"\0")
         self.slots = bytearray(self.slot_count * 4)
+        kernel = runtime.native("place_topics")
+        if kernel is None:
+            reference_place_topics(self.names[: self._reserved_names], self.slots)
+            return
+        arguments = array("q", bytes(8 * PLACE_ARGUMENTS))
+        arguments[PLACE_COUNT] = self._reserved_names
+        arguments[PLACE_STARTS] = address(self.starts)
+        arguments[PLACE_SIZES] = address(self.sizes)
+        arguments[PLACE_TEXT] = address(self.text)
+        arguments[PLACE_SLOTS] = address(self.slots)
+        arguments[PLACE_SLOT_MASK] = self.slot_count - 1
+        kernel(arguments)
+
+    def _enter(self) -> None:
+        """Brings names that Python added into the kernels' memory, in which there is room."""
         starts = memoryview(self.starts).cast("q")
         sizes = memoryview(self.sizes).cast("i")
         slots = memoryview(self.slots).cast("i")
-        at = 0
-        for number, name in enumerate(self.names):
-            starts[number] = at
-            sizes[number] = len(name)
-            at += len(name)
-            slot = spread_hash(name) & self.slot_count - 1
-            while slots[slot]:
-                slot = slot + 1 & self.slot_count - 1
-            slots[slot] = number + 1
-        self.text_used = at
-        self._reserved_names = names
+        position = self.text_used
+        for number in range(self._reserved_names, len(self.names)):
+            name = self.names[number]
+            starts[number], sizes[number] = position, len(name)
+            self.text[position : position + len(name)] = name
+            position += len(name)
+            _place(name, number, slots)
+        self.text_used = position
+        self._reserved_names = len(self.names)
 
     def lend(self, arguments: array[int], first: int) -> None:
         """Puts the kernels' memory into a kernel's arguments, with room for some more topics."""
@@ -253,17 +275,35 @@ def reference_renumber(columns: Columns, numbers: Sequence[int]) -> None:
         ids[row] = numbers[ids[row]]
 
 
+def reference_place_topics(names: Sequence[bytes], slots: bytearray) -> None:
+    """What the kernel ``place_topics`` does, in plain Python."""
+    view = memoryview(slots).cast("i")
+    for number, name in enumerate(names):
+        _place(name, number, view)
+
+
+def _place(name: bytes, number: int, slots: memoryview[int]) -> None:
+    mask = len(slots) - 1
+    slot = spread_hash(name) & mask
+    while slots[slot]:
+        slot = slot + 1 & mask
+    slots[slot] = number + 1
+
+
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
+_LAST_MULTIPLIER: Final = 0xD6E8FEB86659FD93
 _MASK_64: Final = 2**64 - 1
 
 
 def spread_hash(name: bytes) -> int:
     """The hash of the kernels' topic slots (compiled: ``spread_hash`` in checks.h)."""
-    h = len(name)
+    h = runtime.HASH_SEED ^ len(name)
     whole = len(name) & ~7
     for at in range(0, whole, 8):
         h = (h ^ int.from_bytes(name[at : at + 8], "little")) * _MULTIPLIER & _MASK_64
         h ^= h >> 32
     for byte in name[whole:]:
         h = (h ^ byte) * _MULTIPLIER & _MASK_64
-    return (h ^ (h >> 29 & 0x7FFFFFFFF)) & 2**63 - 1
+        h ^= h >> 32
+    h = h * _LAST_MULTIPLIER & _MASK_64
+    return (h ^ h >> 32) & 2**63 - 1

@@ -124,21 +124,43 @@ class QueueState(NamedTuple):
     max_offset: int
 
 
+class QueueEnd(NamedTuple):
+    """Where a queue goes on.
+
+    Attributes:
+        next_ordinal: of the next unit (batch: number of units), -1 for a queue without units.
+        max_offset: CommitLog offset of the end (batch: start) of the last record in it, or -1.
+        is_batch: whether it is a BatchConsumeQueue.
+    """
+
+    next_ordinal: int
+    max_offset: int
+    is_batch: bool
+
+
 class QueueTable:
     """Where each queue ends; grows. One thread at a time.
 
     Topics are numbered by the `TopicTable` that the scans use as well.
     """
 
-    def __init__(self, topics: TopicTable, batch_topics: Collection[bytes] = ()) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        batch_topics: Collection[bytes] = (),
+        ends: Callable[[bytes, int], QueueEnd | None] | None = None,
+    ) -> None:
         """Makes an empty table.
 
         Args:
             topics: numbers the topics of the columns that will be built from.
             batch_topics: topics whose queues are BatchConsumeQueues.
+            ends: where a queue (topic and id) ends when the table meets it first; None if there is
+                no such queue. Without it all queues begin empty, but for `set_end`.
         """
         self.topics = topics
         self.batch_topics = batch_topics
+        self.ends = ends
         self.count = 0
         self.capacity = 0
         self.states = bytearray()
@@ -182,25 +204,55 @@ class QueueTable:
         fields[number * at.QUEUE_FIELDS + at.QUEUE_NEXT] = next_ordinal
         fields[number * at.QUEUE_FIELDS + at.QUEUE_MAX] = max_offset
 
+    def refresh(self, topic: bytes, queue_id: int) -> None:
+        """Asks again where a queue ends, if the table has met it."""
+        topic_id = self.topics.find(topic)
+        if topic_id is not None and (number := self._find(topic_id, queue_id)[0]) is not None:
+            self.fill(number, number + 1)
+
+    def fill(self, first: int, stop: int) -> None:
+        """Asks where queues that were met end, by their numbers."""
+        if self.ends is None:
+            return
+        fields = self._fields()
+        for number in range(first, stop):
+            start = number * at.QUEUE_FIELDS
+            topic_id, queue_id = fields[start + at.QUEUE_TOPIC], fields[start + at.QUEUE_ID]
+            end = self.ends(self.topics.names[topic_id], queue_id)
+            if end is None:  # a topic that the kernel met was of no kind yet
+                end = QueueEnd(-1, -1, self.topic_kinds()[topic_id] == at.KIND_BATCH)
+            fields[start + at.QUEUE_NEXT] = end.next_ordinal
+            fields[start + at.QUEUE_MAX] = end.max_offset
+            fields[start + at.QUEUE_KIND] = at.KIND_BATCH if end.is_batch else at.KIND_SIMPLE
+
     def number(self, topic_id: int, queue_id: int) -> int:
         """The number of a queue, which is added if it is new."""
-        slots = memoryview(self.slots).cast("i")
-        slot = _queue_hash(topic_id, queue_id) & self.slot_count - 1
-        while slots[slot]:
-            known = self.state(slots[slot] - 1)
-            if known.topic_id == topic_id and known.queue_id == queue_id:
-                return slots[slot] - 1
-            slot = slot + 1 & self.slot_count - 1
+        known, slot = self._find(topic_id, queue_id)
+        if known is not None:
+            return known
         if self.count == self.capacity:
             self.grow()
             return self.number(topic_id, queue_id)
-        kind = int(self.topics.names[topic_id] in self.batch_topics)
+        kind = self.topic_kinds()[topic_id]
         fresh = array("q", (topic_id, queue_id, kind, -1, -1, 0, 0, -1))
         start = self.count * at.QUEUE_FIELDS
         self._fields()[start : start + at.QUEUE_FIELDS] = memoryview(fresh)
         self.count += 1
-        slots[slot] = self.count
+        memoryview(self.slots).cast("i")[slot] = self.count
+        self.fill(self.count - 1, self.count)
         return self.count - 1
+
+    def _find(self, topic_id: int, queue_id: int) -> tuple[int | None, int]:
+        """A queue's number, None if it is not known, and its slot."""
+        slots, fields = memoryview(self.slots).cast("i"), self._fields()
+        slot = _queue_hash(topic_id, queue_id) & self.slot_count - 1
+        while slots[slot]:
+            start = (slots[slot] - 1) * at.QUEUE_FIELDS
+            known = fields[start + at.QUEUE_TOPIC], fields[start + at.QUEUE_ID]
+            if known == (topic_id, queue_id):
+                return slots[slot] - 1, slot
+            slot = slot + 1 & self.slot_count - 1
+        return None, slot
 
     def topic_kinds(self) -> bytearray:
         """The kind of each topic's queues, for the kernel."""
@@ -286,6 +338,7 @@ def build_units(
     arguments[at.QUEUES_LOG_START] = log_start
     arguments[at.QUEUES_MAY_ASK] = behind is not None
     arguments[at.QUEUES_ASKED_ROW] = -1
+    arguments[at.QUEUES_STOPS_AT_NEW] = table.ends is not None
     arguments[at.QUEUES_UNIT_QUEUE] = address(work)
     arguments[at.QUEUES_UNIT_ROW] = address(work) + 4 * units_max
     arguments[at.QUEUES_UNIT_INDEX] = address(work) + 8 * units_max
@@ -294,11 +347,11 @@ def build_units(
     arguments[at.QUEUES_ANOMALY_MAX] = ANOMALIES_KEPT
     runs: list[UnitRun] = []
     while True:
-        out = uninitialised(_UNIT_SIZES[at.KIND_BATCH in table.topic_kinds()] * units_max)
+        out = uninitialised(batch_consume_queue.UNIT_SIZE * units_max)
         run_memory = uninitialised(8 * at.RUN_FIELDS * units_max)
         touched = uninitialised(4 * table.capacity)
         topics.lend(arguments, at.QUEUES_TOPIC_COUNT)
-        arguments[at.QUEUES_TOPIC_KINDS] = address(table.kinds)
+        arguments[at.QUEUES_TOPIC_KINDS] = address(table.topic_kinds())
         arguments[at.QUEUES_KIND_COUNT] = len(table.kinds)
         arguments[at.QUEUES_STATES] = address(table.states)
         arguments[at.QUEUES_COUNT] = table.count
@@ -309,8 +362,9 @@ def build_units(
         arguments[at.QUEUES_RUNS] = address(run_memory)
         arguments[at.QUEUES_TOUCHED] = address(touched)
         stopped = kernel(arguments)
-        table.count = arguments[at.QUEUES_COUNT]
+        met, table.count = table.count, arguments[at.QUEUES_COUNT]
         topics.take_back(arguments, at.QUEUES_TOPIC_COUNT)
+        table.fill(met, table.count)
         fields = memoryview(run_memory).cast("q")
         flat = iter(fields[: arguments[at.QUEUES_RUN_COUNT] * at.RUN_FIELDS].tolist())
         units = memoryview(out)
@@ -358,7 +412,7 @@ def _ask(behind: Behind, columns: Columns, topics: TopicTable, row: int) -> int:
 
 def _know_batch_topics(table: QueueTable, multi_dispatch: bool) -> None:
     """Makes sure that a batch queue is known as one when only a multi-dispatch names it."""
-    if multi_dispatch:
+    if multi_dispatch and table.ends is None:  # which says it of each queue
         for name in table.batch_topics:
             table.topics.intern(name)
 
@@ -559,7 +613,10 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _ordinal(text: bytes) -> int:
-    value = int(text) if text.isdigit() else -1
+    digits = text.lstrip(b"0")
+    if not text.isdigit() or len(digits) > len(str(_INT64_MAX)):
+        return -1  # Python refuses to read numbers of thousands of digits
+    value = int(digits or b"0")
     return value if value <= _INT64_MAX else -1
 
 

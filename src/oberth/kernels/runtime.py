@@ -11,6 +11,7 @@ Importing the extension takes 0.2 ms and no other package.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable
 from types import ModuleType
@@ -27,6 +28,11 @@ try:
 except ImportError:  # not built here, or for another Python
     _extension = None
 
+HASH_SEED: Final = int.from_bytes(os.urandom(8), "little")
+"""Where hashes of names begin in this process, see ``spread_hash`` in columns.py and checks.h."""
+if _extension is not None:
+    _extension.set_hash_seed(HASH_SEED)
+
 Kernel = Callable[["array[int]"], int]
 
 KERNELS: Final = (
@@ -40,6 +46,7 @@ KERNELS: Final = (
     "check_index",
     "total_size",
     "renumber",
+    "place_topics",
     "copy_records",
     "gather",
     "property_maps",

@@ -172,7 +172,10 @@ def _crc_ok(data: memoryview, position: int, parts: RecordParts, whole_record: b
 
 
 def _decimal(raw: bytes) -> int:
-    value = int(raw) if raw.isdigit() else -1
+    digits = raw.lstrip(b"0")
+    if not raw.isdigit() or len(digits) > len(str(_DECIMAL_MAX)):
+        return -1  # Python refuses to read numbers of thousands of digits
+    value = int(digits or b"0")
     return value if value <= _DECIMAL_MAX else -1
 
 

@@ -21,7 +21,7 @@ from oberth.formats.options import Line
 from oberth.formats.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NOT
 from oberth.kernels.columns import DISPATCH_COLUMNS, Columns, TopicTable
 from oberth.kernels.index import IndexEntries, index_keys
-from oberth.kernels.queues import QueueTable, UnitRun, build_units
+from oberth.kernels.queues import QueueEnd, QueueTable, UnitRun, build_units
 from oberth.kernels.scan import scan
 from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Rows of one step; their columns stay in the processor's second cache.
 ROWS_MAX: Final = 16_384
-# Queues that the kernels keep the ends of; with more the table is made anew.
+# Queues that the kernels keep the ends of; with more the table is made anew, of those met then.
 KNOWN_QUEUES_MAX: Final = 65_536
 
 
@@ -147,13 +147,18 @@ class BulkDispatch:
                 if built.anomaly_count:
                     self._table = None
                     return BulkStep(start, 0, -1, 0, 0, [])
-                arrivals = [
-                    arrival
+                targets = [
+                    (run, queue)
                     for run in built.runs
                     if _stored_name(run.topic) not in gone
                     if deleted is None or not _is_hidden(run, deleted, columns, table.topics)
-                    if (arrival := self._put_run(run)) is not None
+                    if (queue := self._queue_of(run)) is not None
                 ]
+                if any(isinstance(q, BatchConsumeQueue) != run.is_batch for run, q in targets):
+                    # Its topic became one of batch queues, or of others, since the table met it.
+                    self._table = None
+                    return BulkStep(start, 0, -1, 0, 0, [])
+                arrivals = [_put_run(run, queue) for run, queue in targets]
                 if gone:
                     self._table = None  # it counts what was not put
             if self._index is not None:
@@ -188,27 +193,38 @@ class BulkDispatch:
             or len(table) > KNOWN_QUEUES_MAX
         ):
             self._generation = self._queues.generation
-            table = self._table = QueueTable(TopicTable(), _BatchTopics(self._queues))
-            self.touched = {(q.topic, q.queue_id) for q in self._queues.all_queues()}
-        for topic, queue_id in self.touched:
-            queue = self._queues.find(topic, queue_id)
-            if queue is not None and queue.max_physic_offset >= 0:
-                table.set_end(topic.encode(), queue_id, *queue.kernel_end)
+            table = self._table = QueueTable(TopicTable(), _BatchTopics(self._queues), self._end_of)
+        else:
+            for topic, queue_id in self.touched:
+                table.refresh(topic.encode(), queue_id)
         self.touched.clear()
         return table
 
-    def _put_run(self, run: UnitRun) -> Arrival | None:
+    def _end_of(self, topic: bytes, queue_id: int) -> QueueEnd | None:
+        """Where a queue ends that the table meets: only those that records name are asked for."""
+        name = _stored_name(topic)
+        queue = None if name is None else self._queues.find(name, queue_id)
+        if queue is None:
+            return None
+        is_batch = isinstance(queue, BatchConsumeQueue)
+        if queue.max_physic_offset < 0:
+            return QueueEnd(-1, -1, is_batch)
+        return QueueEnd(*queue.kernel_end, is_batch)
+
+    def _queue_of(self, run: UnitRun) -> BatchConsumeQueue | ConsumeQueue | None:
         topic = _stored_name(run.topic)
         if run.queue_id < 0 or topic is None:
             return None
-        queue = self._queues.find_or_create(topic, run.queue_id)
-        if isinstance(queue, BatchConsumeQueue):
-            for unit in batch_consume_queue.UNIT.iter_unpack(run.units):
-                queue.put_unit(BatchConsumeQueueUnit._make(unit))
-        else:
-            assert isinstance(queue, ConsumeQueue)
-            queue.put_many(run.units, run.first)
-        return Arrival(topic, run.queue_id, queue.max_offset)
+        return self._queues.find_or_create(topic, run.queue_id)
+
+
+def _put_run(run: UnitRun, queue: BatchConsumeQueue | ConsumeQueue) -> Arrival:
+    if isinstance(queue, BatchConsumeQueue):
+        for unit in batch_consume_queue.UNIT.iter_unpack(run.units):
+            queue.put_unit(BatchConsumeQueueUnit._make(unit))
+    else:
+        queue.put_many(run.units, run.first)
+    return Arrival(queue.topic, run.queue_id, queue.max_offset)
 
 
 def _is_hidden(run: UnitRun, deleted: DeletedTopics, columns: Columns, topics: TopicTable) -> bool:

@@ -10,6 +10,8 @@
 static uint32_t tables[16][256];
 static bool folds;
 
+uint64_t hash_seed;
+
 void crc_prepare(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;

@@ -26,16 +26,24 @@ INLINE bool is_continuation(const uint8_t *data, int64_t position, int64_t end) 
     return position < end && (data[position] & 0xC0) == 0x80;
 }
 
-/* A hash of bytes for tables of names: cheap, and only as good as a small table needs. */
+/* Where the hash of names begins: another number in each process, see `spread_hash`. */
+extern uint64_t hash_seed;
+
+/* A hash of bytes for tables of names: cheap. Names are chosen by peers, who must not know which of
+   them meet in one slot, so it begins at a secret. */
 INLINE int64_t spread_hash(const uint8_t *data, int64_t start, int64_t size) {
-    uint64_t h = (uint64_t)size;
+    uint64_t h = hash_seed ^ (uint64_t)size;
     int64_t n = 0;
     for (; size - n >= 8; n += 8) {
         h = (h ^ load_le64(data, start + n)) * UINT64_C(0x9E3779B97F4A7C15);
         h ^= h >> 32;
     }
-    for (; n < size; n++) h = (h ^ data[start + n]) * UINT64_C(0x9E3779B97F4A7C15);
-    return (int64_t)((h ^ (h >> 29 & UINT64_C(0x7FFFFFFFF))) & INT64_MAX);
+    for (; n < size; n++) {
+        h = (h ^ data[start + n]) * UINT64_C(0x9E3779B97F4A7C15);
+        h ^= h >> 32;
+    }
+    h *= UINT64_C(0xD6E8FEB86659FD93);
+    return (int64_t)((h ^ h >> 32) & INT64_MAX);
 }
 
 /* Where the parts of a record lie. The properties end the record. */

@@ -92,6 +92,21 @@ int64_t kernel_renumber(int64_t *args) {
     return args[RENUMBER_ROWS];
 }
 
+/* Enters names into empty slots: one more than a name's number in the slot of its hash. */
+int64_t kernel_place_topics(int64_t *args) {
+    const int64_t *starts = int64_at(args[PLACE_STARTS]);
+    const int32_t *sizes = int32_at(args[PLACE_SIZES]);
+    const uint8_t *text = bytes_at(args[PLACE_TEXT]);
+    int32_t *slots = int32_at(args[PLACE_SLOTS]);
+    const int64_t mask = args[PLACE_SLOT_MASK];
+    for (int64_t n = 0; n < args[PLACE_COUNT]; n++) {
+        int64_t slot = spread_hash(text, starts[n], sizes[n]) & mask;
+        while (slots[slot] != 0) slot = (slot + 1) & mask;
+        slots[slot] = (int32_t)(n + 1);
+    }
+    return args[PLACE_COUNT];
+}
+
 /* The records of units, one behind the other; how many bytes, or -1 where a unit is not that of a
    record behind the record of the unit before, in this segment, of the size that it states. */
 int64_t kernel_copy_records(int64_t *args) {

@@ -16,6 +16,7 @@
     each(check_index)  \
     each(total_size)   \
     each(renumber)     \
+    each(place_topics) \
     each(copy_records) \
     each(gather)       \
     each(property_maps) \

@@ -44,11 +44,20 @@ static PyObject *uninitialised(PyObject *module, PyObject *number) {
     return PyByteArray_FromStringAndSize(NULL, size);
 }
 
+static PyObject *set_hash_seed(PyObject *module, PyObject *number) {
+    (void)module;
+    unsigned long long seed = PyLong_AsUnsignedLongLong(number);
+    if (seed == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    hash_seed = seed;
+    Py_RETURN_NONE;
+}
+
 #define METHOD(name) {#name, run_##name, METH_O, NULL},
 static PyMethodDef methods[] = {
     KERNELS(METHOD)
     {"address", address, METH_O, "Where a buffer's bytes lie in memory."},
     {"uninitialised", uninitialised, METH_O, "A bytearray that holds anything."},
+    {"set_hash_seed", set_hash_seed, METH_O, "Where the hash of names begins."},
     {NULL, NULL, 0, NULL},
 };
 #undef METHOD

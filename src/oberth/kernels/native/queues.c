@@ -196,8 +196,9 @@ static bool may_multi_dispatch(const uint8_t *text, int64_t at, int64_t size) {
              is_schedule_topic(text, at, size));
 }
 
-/* Plans the extra units of a multi-dispatch record; a QueueStop. */
-static int64_t put_multi(int64_t *args, int64_t row) {
+/* Plans the extra units of a multi-dispatch record; a QueueStop. With `only_meets` its queues get
+   their numbers, and that is all. */
+static int64_t put_multi(int64_t *args, int64_t row, bool only_meets) {
     int64_t names_size = int32_at(args[QUEUES_DISPATCH_SIZE])[row];
     int64_t offsets_size = int32_at(args[QUEUES_OFFSETS_SIZE])[row];
     if (names_size <= 0 || offsets_size <= 0) return QueueStop_DONE;
@@ -213,7 +214,7 @@ static int64_t put_multi(int64_t *args, int64_t row) {
     int64_t offsets_at = int32_at(args[QUEUES_OFFSETS_AT])[row];
     int64_t items = count_items(data, names_at, names_size);
     if (items != count_items(data, offsets_at, offsets_size)) {
-        note(args, offset, QueueAnomaly_MULTI_DISPATCH);
+        if (!only_meets) note(args, offset, QueueAnomaly_MULTI_DISPATCH);
         return QueueStop_DONE;
     }
     /* All numbers are read before the first unit is planned, so that nothing is half done. */
@@ -222,14 +223,15 @@ static int64_t put_multi(int64_t *args, int64_t row) {
     for (int64_t n = 0; n < items; n++) {
         int64_t stop = seek_byte(data, position, end, end, ',');
         if (decimal(data, position, stop - position) < 0) {
-            note(args, offset, QueueAnomaly_MULTI_DISPATCH);
+            if (!only_meets) note(args, offset, QueueAnomaly_MULTI_DISPATCH);
             return QueueStop_DONE;
         }
         position = stop + 1;
     }
-    if (args[QUEUES_UNIT_COUNT] + items >= args[QUEUES_UNIT_MAX]) return QueueStop_UNITS_FULL;
+    if (!only_meets && args[QUEUES_UNIT_COUNT] + items >= args[QUEUES_UNIT_MAX])
+        return QueueStop_UNITS_FULL;
     /* First every queue gets its number, then the units: what runs out of room can be done again. */
-    for (int planning = 0; planning < 2; planning++) {
+    for (int planning = 0; planning < (only_meets ? 1 : 2); planning++) {
         int64_t name_at = names_at;
         int64_t names_end = names_at + names_size;
         position = offsets_at;
@@ -312,6 +314,25 @@ static void write_units(int64_t *args) {
     args[QUEUES_OUT_USED] = used;
 }
 
+/* Gives the queues of all rows their numbers; NEW if any was not known, or what room lacks. */
+static int64_t meet_queues(int64_t *args) {
+    const int32_t *flags = int32_at(args[QUEUES_SYS_FLAG]);
+    const int32_t *topics = int32_at(args[QUEUES_TOPIC_ID]);
+    const int32_t *queue_ids = int32_at(args[QUEUES_QUEUE_ID]);
+    const uint8_t *kinds = bytes_at(args[QUEUES_TOPIC_KINDS]);
+    int64_t known = args[QUEUES_COUNT];
+    for (int64_t row = args[QUEUES_ROW]; row < args[QUEUES_ROWS]; row++) {
+        if (!gets_unit(flags[row])) continue;
+        if (find_queue(args, topics[row], queue_ids[row], kinds[topics[row]]) < 0)
+            return QueueStop_QUEUES_FULL;
+        if (args[QUEUES_MULTI_DISPATCH] != 0) {
+            int64_t stopped = put_multi(args, row, true);
+            if (stopped != QueueStop_DONE) return stopped;
+        }
+    }
+    return args[QUEUES_COUNT] > known ? QueueStop_NEW : QueueStop_DONE;
+}
+
 /* Units of the rows, as far as there is room; a QueueStop. */
 int64_t kernel_queues(int64_t *args) {
     const int32_t *flags = int32_at(args[QUEUES_SYS_FLAG]);
@@ -324,18 +345,24 @@ int64_t kernel_queues(int64_t *args) {
     args[QUEUES_OUT_USED] = 0;
     int64_t row = args[QUEUES_ROW];
     int64_t stopped = QueueStop_DONE;
+    const int64_t *states = int64_at(args[QUEUES_STATES]);
+    if (args[QUEUES_STOPS_AT_NEW] != 0) {
+        stopped = meet_queues(args);
+        if (stopped != QueueStop_DONE) return stopped;
+    }
     for (; row < args[QUEUES_ROWS]; row++) {
         if (!gets_unit(flags[row])) continue;
         if (args[QUEUES_UNIT_COUNT] >= args[QUEUES_UNIT_MAX]) {
             stopped = QueueStop_UNITS_FULL;
             break;
         }
-        int64_t kind = kinds[topics[row]];
-        int64_t queue = find_queue(args, topics[row], queue_ids[row], kind);
+        int64_t queue = find_queue(args, topics[row], queue_ids[row], kinds[topics[row]]);
         if (queue < 0) {
             stopped = QueueStop_QUEUES_FULL;
             break;
         }
+        /* A queue that was there before its topic had this kind is of another one. */
+        int64_t kind = STATE(queue)[QUEUE_KIND];
         if (kind == KIND_SIMPLE && asks(args, queue, row, ordinals[row])) {
             args[QUEUES_ASKED_ROW] = row;
             stopped = QueueStop_ASKS;
@@ -343,7 +370,7 @@ int64_t kernel_queues(int64_t *args) {
         }
         if (args[QUEUES_MULTI_DISPATCH] != 0) {
             /* Before the record's own unit, so that a row that lacks room has left no trace. */
-            stopped = put_multi(args, row);
+            stopped = put_multi(args, row, false);
             if (stopped != QueueStop_DONE) break;
         }
         if (kind == KIND_BATCH) put_batch(args, queue, row);
