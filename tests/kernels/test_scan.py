@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.formats.message import (
+    CRC_MASK,
+    MAGIC_V1,
     MAGIC_V2,
     DispatchRequest,
     Fault,
@@ -18,7 +23,7 @@ from oberth.formats.message import (
     read_dispatch_request,
 )
 from oberth.kernels import runtime
-from oberth.kernels.arguments import COLUMN_NAMES, CrcMode, ScanEnd
+from oberth.kernels.arguments import COLUMN_NAMES, FIND_SUMMED, CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable, spread_hash
 from oberth.kernels.scan import (
     find_record,
@@ -246,6 +251,53 @@ def test_find_record_skips_a_damaged_body(log: Callable[..., bytes]) -> None:
     data[200] ^= 1
     assert find_record(bytes(data)) == size
     assert find_record(bytes(data), check_crc=False) == 0
+
+
+def heads_within(size: int, at: int, crc: int) -> bytearray:
+    """What looks like the beginnings of records, each with a body up to one common end."""
+    stride, found = 44, bytearray(size)
+    for place in range(0, size - 200, stride):
+        body_at = place + 88
+        struct.pack_into(">ii", found, place, size - place, MAGIC_V1)
+        struct.pack_into(">i", found, place + 8, crc)
+        struct.pack_into(">q", found, place + 28, at + place)
+        struct.pack_into(">i", found, place + 84, size - 10 - body_at)
+    found[size - 10 :] = b"\x07TopicTe" + b"\0\0"
+    return found
+
+
+def test_a_body_full_of_heads_costs_a_search_no_more_than_its_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer that foresees where its message will lie can make one."""
+    kernel = runtime.native("find")
+    assert kernel is not None
+    summed: list[int] = []
+
+    def counted(arguments: array[int]) -> int:
+        found = kernel(arguments)
+        summed.append(arguments[FIND_SUMMED])
+        return found
+
+    monkeypatch.setattr(runtime, "native", lambda _: counted)
+    data = heads_within(1 << 18, 0, 1)
+    heads = (len(data) - 200) // 44
+    assert find_record(data) is None
+    assert summed[0] < 3 * len(data) + heads * 2 * 4096
+    assert summed[0] < heads * len(data) // 20
+
+
+@pytest.mark.parametrize("place", [0, 44 * 700, 44 * 1400])
+@pytest.mark.parametrize("start", [0, 1, 777])
+def test_among_heads_the_one_that_is_a_record_is_found(place: int, start: int) -> None:
+    """Its checksum is put together from those of stretches."""
+    size = 1 << 16
+    data = heads_within(size, 100, 1)
+    crc = crc32(data[place + 88 : size - 10]) & CRC_MASK
+    struct.pack_into(">i", data, place + 8, crc)
+    found = find_record(data, base=100, start=start)
+    assert found == reference_find_record(data, base=100, start=start)
+    assert found == (place if place >= start else None)
 
 
 def test_read_only_and_writable_buffers(log: Callable[..., bytes]) -> None:

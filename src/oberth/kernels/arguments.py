@@ -164,8 +164,9 @@ SCAN_ARGUMENTS: Final = SCAN_COLUMNS + len(COLUMNS)
     FIND_OWN_POSITION,
     FIND_SIZE_MAX,
     FIND_CHECK_CRC,
-) = range(8)
-FIND_ARGUMENTS: Final = 8
+    FIND_SUMMED,  # out: bytes that were summed up for checksums
+) = range(9)
+FIND_ARGUMENTS: Final = 9
 
 # Places in the arguments of `crc`.
 (CRC_DATA, CRC_START, CRC_SIZE, CRC_BEFORE) = range(4)

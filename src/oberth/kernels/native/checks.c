@@ -171,6 +171,82 @@ int64_t kernel_java_hash(int64_t *args) {
                      (uint32_t)args[HASH_SEED]);
 }
 
+/* CRCs are polynomials over GF(2), the term x**0 in the topmost bit: the product of two. */
+static uint32_t crc_times(uint32_t one, uint32_t other) {
+    uint32_t product = 0;
+    for (uint32_t bit = UINT32_C(1) << 31; bit != 0; bit >>= 1) {
+        if (one & bit) product ^= other;
+        other = other >> 1 ^ (other & 1 ? UINT32_C(0xEDB88320) : 0);
+    }
+    return product;
+}
+
+/* What the CRC of some bytes adds to that of these and so many more: it times x**(8 * size). */
+static uint32_t crc_before(uint32_t crc, int64_t size) {
+    uint32_t power = UINT32_C(1) << 31;
+    uint32_t square = UINT32_C(1) << 23;
+    for (; size != 0; size >>= 1) {
+        if (size & 1) power = crc_times(power, square);
+        square = crc_times(square, square);
+    }
+    return crc_times(power, crc);
+}
+
+enum { MARKS = 4096 };
+
+/* Sums of the bytes from the start of a search up to marks at equal distances. */
+typedef struct {
+    int64_t start;
+    int64_t distance;
+    int64_t count; /* marks known so far; the first lies at the start */
+    int64_t allowed; /* bytes that may still be summed up one body after the other */
+    int64_t summed;
+    uint32_t at[MARKS + 1];
+} Sums;
+
+/* The CRC of a body, from the sums up to two marks and what lies before and behind them. */
+static uint32_t crc_between(Sums *sums, const uint8_t *data, int64_t start, int64_t size) {
+    int64_t first = (start - sums->start + sums->distance - 1) / sums->distance;
+    int64_t last = (start + size - sums->start) / sums->distance;
+    if (last <= first) {
+        sums->summed += size;
+        return crc_32(data, start, size);
+    }
+    for (; sums->count <= last; sums->count++) {
+        int64_t n = sums->count;
+        sums->at[n] = n == 0 ? 0
+                             : crc_32_from(sums->at[n - 1], data,
+                                           sums->start + (n - 1) * sums->distance, sums->distance);
+        if (n > 0) sums->summed += sums->distance;
+    }
+    int64_t from = sums->start + first * sums->distance;
+    int64_t upto = sums->start + last * sums->distance;
+    int64_t rest = start + size - upto;
+    sums->summed += from - start + rest;
+    uint32_t between = sums->at[last] ^ crc_before(sums->at[first], upto - from);
+    uint32_t head = crc_32(data, start, from - start);
+    return crc_before(crc_before(head, upto - from) ^ between, rest) ^ crc_32(data, upto, rest);
+}
+
+/* As `body_crc_ok`, for one candidate of many. A body may be full of heads that look like records,
+   each with a body up to its end: once twice the bytes of the search were summed up, each costs
+   what lies between its ends and the next marks. */
+static bool candidate_crc_ok(Sums *sums, const uint8_t *data, int64_t position, int64_t body_at) {
+    int64_t size = load_be32(data, body_at - BODY_LENGTH_BEFORE_BODY);
+    if (size <= sums->allowed) {
+        sums->allowed -= size;
+        sums->summed += size;
+        return body_crc_ok(data, position, body_at);
+    }
+    return (int64_t)(crc_between(sums, data, body_at, size) & CRC_MASK) ==
+           load_be32(data, position + BODY_CRC_POSITION);
+}
+
+static int64_t found_at(int64_t *args, const Sums *sums, int64_t position) {
+    args[FIND_SUMMED] = sums->summed;
+    return position;
+}
+
 /* Position of the first valid record at or after a position, -1 for none. */
 int64_t kernel_find(int64_t *args) {
     const uint8_t *data = bytes_at(args[FIND_DATA]);
@@ -179,6 +255,8 @@ int64_t kernel_find(int64_t *args) {
     bool own_position = args[FIND_OWN_POSITION];
     int64_t size_max = args[FIND_SIZE_MAX];
     bool check_crc = args[FIND_CHECK_CRC];
+    Sums sums = {.start = args[FIND_START], .allowed = 2 * (limit - args[FIND_START])};
+    sums.distance = max64((limit - sums.start + MARKS - 1) / MARKS, 4096);
     const uint8_t first = MAGIC_V1 >> 24 & 0xFF;
     /* From here on positions are those of the magic. */
     int64_t position = args[FIND_START] + MAGIC_POSITION;
@@ -196,7 +274,7 @@ int64_t kernel_find(int64_t *args) {
         }
         for (; matches != 0; matches &= matches - 1) {
             int64_t candidate = position + __builtin_ctzll(matches);
-            if (candidate >= stop) return -1;
+            if (candidate >= stop) return found_at(args, &sums, -1);
             if (data[candidate + 1] != (MAGIC_V1 >> 16 & 0xFF) ||
                 data[candidate + 2] != (MAGIC_V1 >> 8 & 0xFF))
                 continue;
@@ -204,10 +282,10 @@ int64_t kernel_find(int64_t *args) {
             int64_t start = candidate - MAGIC_POSITION;
             if (inspect_record(data, limit, base, start, own_position, size_max, &record) ==
                     ScanEnd_STOP &&
-                (!check_crc || body_crc_ok(data, start, record.body_at)))
-                return start;
+                (!check_crc || candidate_crc_ok(&sums, data, start, record.body_at)))
+                return found_at(args, &sums, start);
         }
         position = block_end;
     }
-    return -1;
+    return found_at(args, &sums, -1);
 }
