@@ -26,6 +26,7 @@ from oberth.cli.store_query import TIME
 from oberth.client.dead_letters import (
     REASON,
     Receipt,
+    Shown,
     dead_letters,
     groups_with_dead_letters,
     origin_message_id,
@@ -187,6 +188,7 @@ def redrive(
                 claim = RedriveClaim(admin, [dlq_topic(group)], silent=silent)
                 await claims.enter_async_context(claim)
             count = 0
+            shown = Shown(admin, silent=silent)
             async for letter in dead_letters(admin, group, silent=silent):
                 if not (_is_within(letter, since, until) and _is_named(letter, ids)):
                     continue
@@ -195,8 +197,9 @@ def redrive(
                     return
                 count += 1
                 receipt = await redrive_letter(
-                    admin, None if dry_run else producer, letter, silent=silent, claim=claim
-                )
+                    admin, None if dry_run else producer, letter, silent=silent, claim=claim,
+                    shown=shown,
+                )  # fmt: skip
                 receipts.append(receipt)
                 if as_json:
                     # Each at once: a later error or Ctrl-C loses no receipt.

@@ -2,26 +2,29 @@
 
 A letter stays where it is; what is sent is a copy without what brokers and clients noted on the
 way, with REDRIVEN_FROM naming the letter. By that a second call knows which letters were sent:
-it asks the brokers' index for messages with the letter's unique key. Letters without one have no
-such memory; calls at the same time keep each other out by a `RedriveClaim`. RocketMQ:
-SendMessageProcessor (consumerSendMsgBack).
+it asks the brokers' index for messages with the letter's unique key, once topics show all that was
+sent to them (`Shown`). Letters without one have no such memory; calls at the same time keep each
+other out by a `RedriveClaim`. RocketMQ: SendMessageProcessor (consumerSendMsgBack).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any, Final, NamedTuple
 
 from oberth.client.admin import Admin
-from oberth.client.admin.base import Silent
+from oberth.client.admin.base import Silent, ask_each
 from oberth.client.messages import RESERVED_PROPERTIES, Message, MessageExt
 from oberth.client.producer import Producer
 from oberth.client.redrive_claim import RedriveClaim
+from oberth.client.route import publish_queues, subscribe_queues
 from oberth.errors import MQBrokerError, MQClientError, RemotingError
 from oberth.formats import properties as p
 from oberth.formats.names import DLQ_PREFIX, dlq_topic
 from oberth.formats.sys_flag import COMPRESSED
+from oberth.remoting.bodies.base import MessageQueue
+from oberth.remoting.bodies.route import MASTER_ID
 from oberth.remoting.code import ResponseCode
 
 REDRIVEN_FROM: Final = "REDRIVEN_FROM"
@@ -35,6 +38,10 @@ a delay or a transaction that is over must not begin again."""
 PULL_COUNT: Final = 32
 COPIES_MAX: Final = 64
 """Messages with one unique key that are looked at for REDRIVEN_FROM."""
+SHOWN_WITHIN_S: Final = 10.0
+"""How long a redrive waits for messages that brokers have and do not show yet."""
+_PAUSE_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
 
 
 class Receipt(NamedTuple):
@@ -149,6 +156,99 @@ async def dead_letters(
             offset = result.next_begin_offset
 
 
+class Shown:
+    """Waits until topics show what brokers have of them, so that the index knows it as well.
+
+    With ``dispatch=spark`` a message is in queues and index later, or much later, than its sender
+    is answered. A topic is looked at once: what comes afterwards is no copy of a redrive before
+    this one.
+    """
+
+    def __init__(
+        self, admin: Admin, *, limit_s: float | None = None, silent: Silent | None = None
+    ) -> None:
+        """Prepares to look.
+
+        Args:
+            admin: asks the brokers.
+            limit_s: how long to wait, for all topics together; None: `SHOWN_WITHIN_S`.
+            silent: gets the error of each broker that does not answer, and those in it are not
+                asked; None: such an error is raised.
+        """
+        self._admin = admin
+        self._left_s = SHOWN_WITHIN_S if limit_s is None else limit_s
+        self._silent = silent
+        self._known: dict[str, str] = {}
+
+    async def wait(self, topic: str) -> None:
+        """Returns when a topic shows all that its brokers had of it at the first call.
+
+        Raises:
+            MQClientError: it does not in time, so nobody knows whether a letter was sent to it.
+            RemotingError, MQBrokerError: a broker cannot say.
+        """
+        if topic not in self._known:
+            self._known[topic] = await self._hidden(topic)
+        if self._known[topic]:
+            raise MQClientError(self._known[topic])
+
+    async def _hidden(self, topic: str) -> str:
+        """What a topic does not show when the time is over; "" for nothing."""
+        ends = await self._ends(await self._queues(topic), is_shown=False)
+        pause = _PAUSE_S
+        while True:
+            shown = await self._ends(ends, is_shown=True)
+            ends = {queue: end for queue, end in ends.items() if shown.get(queue, end) < end}
+            if not ends:
+                return ""
+            if self._left_s <= 0:
+                queue = min(ends)
+                return (
+                    f"{queue}: shows messages up to {shown[queue]}, its log has them up to "
+                    f"{ends[queue]}: whether dead letters were sent to it is not known"
+                )
+            await asyncio.sleep(pause)
+            self._left_s -= pause
+            pause = min(pause * 2, _PAUSE_MAX_S)
+
+    async def _queues(self, topic: str) -> set[MessageQueue]:
+        """The queues of a topic that a copy may be in, of brokers whose index is asked."""
+        try:
+            route = await self._admin.topic_route(topic)
+        except MQBrokerError as error:
+            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                return set()
+            raise
+        masters = {x.broker_name for x in route.broker_datas if MASTER_ID in x.broker_addrs}
+        every = {*publish_queues(topic, route), *subscribe_queues(topic, route)}
+        return {queue for queue in every if queue.broker_name in masters}
+
+    async def _ends(
+        self, queues: Collection[MessageQueue], *, is_shown: bool
+    ) -> dict[MessageQueue, int]:
+        """The ends of queues, without those of a broker that does not answer or has no such topic.
+
+        Each broker is asked for one queue after the other.
+        """
+        of_broker: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(queues):
+            of_broker.setdefault(queue.broker_name, []).append(queue)
+
+        async def ask(name: str, _: str) -> dict[MessageQueue, int]:
+            try:
+                return {
+                    queue: await self._admin.max_offset(queue, is_shown=is_shown)
+                    for queue in of_broker[name]
+                }
+            except MQBrokerError as error:
+                if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                    return {}
+                raise
+
+        answers = await ask_each(dict.fromkeys(of_broker, ""), ask, self._silent)
+        return {queue: end for each in answers.values() for queue, end in each.items()}
+
+
 async def redrive(
     admin: Admin,
     producer: Producer | None,
@@ -156,6 +256,7 @@ async def redrive(
     *,
     silent: Silent | None = None,
     claim: RedriveClaim | None = None,
+    shown: Shown | None = None,
 ) -> Receipt:
     """Send a letter to its origin topic again, unless that has it already.
 
@@ -166,9 +267,12 @@ async def redrive(
         silent: gets the error of each broker that cannot say whether it has the letter already, and
             those in it are not asked; None: such an error is raised.
         claim: what keeps other redrives of the group out meanwhile.
+        shown: the same for all letters of a redrive, with the same ``silent``; None: one for this
+            letter.
 
     Raises:
-        RemotingError, MQBrokerError: it could not be sent, or it is not known whether it was.
+        RemotingError, MQBrokerError, MQClientError: it could not be sent, or it is not known
+            whether it was.
         RedriveHeldError: the claim has ended.
     """
     topic = origin_topic(letter)
@@ -181,6 +285,7 @@ async def redrive(
     if flaw is not None:
         return Receipt(letter.offset_msg_id, topic, "unreadable body")
     if made.msg_id:
+        await (shown or Shown(admin, silent=silent)).wait(topic)
         if await _was_sent(admin, topic, made.msg_id, letter.offset_msg_id, silent):
             return Receipt(letter.offset_msg_id, topic, "already")
         if silent and await _is_among(admin, topic, silent):

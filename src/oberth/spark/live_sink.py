@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from oberth.client.admin import Admin
 from oberth.client.blocking_face import LOOP
+from oberth.client.dead_letters import Shown
 from oberth.client.instance import ClientInstance
 from oberth.client.messages import Message, SendResult, SendStatus
 from oberth.client.producer import Producer
@@ -171,10 +172,15 @@ def sent_before(
 ) -> set[str]:
     """The values that a property has among the messages of unique keys, by the brokers' index.
 
+    It waits until the topics show what their brokers have of them, and with that the index.
+
     Args:
         options: where to look.
         places: topics and unique keys.
         name: the property.
+
+    Raises:
+        MQClientError: a topic does not within the delivery time-out.
     """
     config = options.connection.client_config()
     found: set[str] = set()
@@ -185,6 +191,9 @@ def sent_before(
             # One that is away would not be asked, and what it has would be sent again.
             patience = Patience(options.connection.delivery_timeout_ms, PAUSE_S, PAUSE_MAX_S)
             await wait_for_brokers(admin, options.connection, patience)
+            shown = Shown(admin, limit_s=options.connection.delivery_timeout_ms / 1000)
+            for topic in dict.fromkeys(topic for topic, _ in places):
+                await shown.wait(topic)
 
             async def one(topic: str, key: str) -> None:
                 async with room:

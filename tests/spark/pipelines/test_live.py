@@ -8,20 +8,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
 from click.testing import CliRunner
+from tests.rigs.dispatchers import dispatcher
+from tests.rigs.pairs import until
 
 from oberth.cli.main import oberth
-from oberth.client import Message
+from oberth.client import Message, dead_letters
 from oberth.client.blocking import Admin, Producer
-from oberth.errors import DataLossError, OptionError
+from oberth.errors import DataLossError, MQClientError, OptionError
+from oberth.spark.live_sink import sent_before
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.tasks import InProcess
+from oberth.spark.write_options import parse_live_write_options
 from oberth.testing.blocking import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -149,6 +154,53 @@ def test_commands_on_live_topics(spark: SparkSession, mq: Any) -> None:
     assert len(mq.bodies("orders")) == 3
     rows = _run("sql", *addresses, "select count(*) n, max(key) k from orders where tags = 't1'")
     assert rows == [{"n": 3, "k": "k5"}]
+
+
+def test_letters_that_were_sent_and_are_not_shown_yet_are_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With dispatch=spark and no query, neither by ``dlq redrive`` nor by ``spark redrive``."""
+    monkeypatch.setattr(dead_letters, "SHOWN_WITHIN_S", 0.2)
+    match = "shows messages up to 0, its log has them up to"
+    with EmbeddedBroker({"dispatch": "spark"}) as mq, ExitStack() as later:
+        root = str(mq.store_dir)
+        with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+            for topic in ("orders", "%DLQ%billing"):
+                admin.create_topic(topic, queue_nums=1, cluster="DefaultCluster")
+            with dispatcher(root), Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+                for number in range(3):
+                    letter = Message("%DLQ%billing", b"%d" % number)
+                    letter.properties["DLQ_ORIGIN_TOPIC"] = "orders"
+                    producer.send(letter)
+                until(lambda: len(mq.dead_letters("billing")) == 3, "the letters are shown")
+        places = [("orders", letter.msg_id) for letter in mq.dead_letters("billing")]
+        ids = {letter.offset_msg_id for letter in mq.dead_letters("billing")}
+        command = ["dlq", "redrive", "billing", "-n", mq.namesrv_addr, "--json"]
+        done = CliRunner().invoke(oberth, command)
+        assert (done.exit_code, done.stdout.count("redriven")) == (0, 3), done.output
+        for more in ([], ["--dry-run"]):
+            done = CliRunner().invoke(oberth, [*command, *more])
+            assert isinstance(done.exception, MQClientError), done.output
+            assert match in str(done.exception)
+        options = {"rocketmq.namesrv.addr": mq.namesrv_addr, "rocketmq.delivery.timeout": "200ms"}
+        impatient = parse_live_write_options(options)
+        with pytest.raises(MQClientError, match=match):
+            sent_before(impatient, places, "REDRIVEN_FROM")
+        ask, asked = dead_letters.Shown._ends, []
+
+        async def ends(self: Any, *given: Any, **more: Any) -> Any:
+            asked.append(await ask(self, *given, **more))
+            if len(asked) == 2:  # the log's end, and once what is shown
+                later.enter_context(dispatcher(root))
+            return asked[-1]
+
+        monkeypatch.setattr(dead_letters.Shown, "_ends", ends)
+        patient = parse_live_write_options({"rocketmq.namesrv.addr": mq.namesrv_addr})
+        assert sent_before(patient, places, "REDRIVEN_FROM") == ids
+        assert len(asked) > 2
+        done = CliRunner().invoke(oberth, command)
+        assert (done.exit_code, done.stdout.count("already")) == (0, 3), done.output
+        assert sorted(mq.bodies("orders")) == [b"0", b"1", b"2"]
 
 
 def test_a_store_or_brokers_not_both(tmp_path: Path) -> None:

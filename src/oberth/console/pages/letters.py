@@ -11,6 +11,7 @@ from oberth.client.admin import Admin
 from oberth.client.admin.base import Silent
 from oberth.client.dead_letters import (
     REASON,
+    Shown,
     origin_message_id,
     origin_topic,
     redrive,
@@ -125,8 +126,9 @@ async def _picked(asker: Asker, form: Form) -> tuple[str, list[MessageExt]]:
 async def _plan_redrive(asker: Asker, form: Form) -> Plan:
     group, found = await _picked(asker, form)
     changes = []
+    shown = Shown(asker.admin)
     for letter in found:
-        receipt = await redrive(asker.admin, None, letter)
+        receipt = await redrive(asker.admin, None, letter, shown=shown)
         changes.append(
             (
                 letter.keys or letter.msg_id,
@@ -151,9 +153,10 @@ async def _redrive(asker: Asker, form: Form, plan: Plan) -> Outcome:
         Producer(PRODUCER_GROUP, config=config) as producer,
         RedriveClaim(asker.admin, [names.dlq_topic(group)]) as claim,
     ):
+        shown = Shown(asker.admin)
         for letter in found:
             try:
-                receipt = await redrive(asker.admin, producer, letter, claim=claim)
+                receipt = await redrive(asker.admin, producer, letter, claim=claim, shown=shown)
             except OberthError as error:
                 # One letter that fails does not hide the receipts of the others.
                 rows.append(

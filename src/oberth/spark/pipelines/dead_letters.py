@@ -176,6 +176,8 @@ def redrive_live(
     Raises:
         OptionError: an option that is unknown or has a wrong value.
         RemotingError, MQBrokerError: a letter could not be sent; those before it were.
+        MQClientError: an origin topic does not show what its brokers have, as with
+            ``dispatch=spark`` while no query runs; nothing was sent.
         RedriveHeldError: another redrive sends letters of one of the groups.
     """
     from oberth.spark.live_redrive import claimed
