@@ -8,6 +8,7 @@ lose the beginning of their logs. DuckDB, deltalake and pyiceberg read the table
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
@@ -48,6 +49,10 @@ from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 COLUMNS = "value,topic,broker,partition,offset,tags,physicalOffset"
 Rows = list[tuple[Any, ...]]
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
 
 
 def _sorted(rows: Sequence[dict[str, Any]]) -> Rows:
@@ -371,3 +376,78 @@ def test_two_live_brokers(tmp_path: Path) -> None:
             assert _sorted(table) == [row for row in every if not row[0].startswith("b'2 ")]
         finally:
             LOOP.call(second.aclose)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_topic_that_was_made_again(tmp_path: Path, form: str) -> None:
+    """Its old life stays, that the new one is not in the lake is told, and nothing comes twice."""
+    into, settings = str(tmp_path / "lake"), ExportSettings(form, topics=("A",))
+
+    def killed(name: str) -> None:
+        if name == "finish":  # the tables have the batch, and nobody noted it
+            raise KilledError
+
+    with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        where = {"rocketmq.namesrv.addr": mq.namesrv_addr}
+
+        def send(life: str, count: int) -> None:
+            with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+                for number in range(count):
+                    producer.send(Message("A", f"{life} {number}".encode()))
+
+        def found(**more: str) -> Counter[str]:
+            return Counter(row[0] for row in read(where, subscribe="A", lake=into, **more))
+
+        def bodies(life: str, count: int) -> Counter[str]:
+            return Counter(str(f"{life} {number}".encode()) for number in range(count))
+
+        def take_up(**more: Any) -> None:
+            export(InProcess(), "", into, settings, options=where, skip_damage=True, **more)
+
+        admin.create_topic("A", queue_nums=1, cluster="DefaultCluster")
+        send("old", 3)
+        take_up()
+        send("old ones more", 6)
+        take_up()
+        old = bodies("old", 3) + bodies("old ones more", 6)
+        admin.delete_topic("A", cluster="DefaultCluster")
+        admin.create_topic("A", queue_nums=1, cluster="DefaultCluster")
+        send("new", 11)
+        with pytest.raises(DataLossError, match="read to 9, then its topic was made again"):
+            found()
+        assert found(failOnDataLoss="false") == old + bodies("new", 11)
+        with pytest.raises(KilledError):
+            take_up(step=killed)
+        assert found(failOnDataLoss="false") == old + bodies("new", 11)
+        assert compact(into, 64 << 20) > 0
+        with pytest.raises(DataLossError, match="is known when the export's batch is done"):
+            found(failOnDataLoss="false")
+        take_up()
+        assert found() == old + bodies("new", 11)
+        send("newest", 4)
+        assert found() == old + bodies("new", 11) + bodies("newest", 4)
+        with pytest.raises(KilledError):
+            take_up(step=killed)
+        assert found() == old + bodies("new", 11) + bodies("newest", 4)
+        compact(into, 64 << 20)
+        assert found() == old + bodies("new", 11) + bodies("newest", 4)
+
+
+def test_a_made_again_topic_that_was_taken_up_early(tmp_path: Path) -> None:
+    """The lake has more of the old life than of the new one."""
+    into, settings = str(tmp_path / "lake"), ExportSettings(topics=("A",))
+    with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        where = {"rocketmq.namesrv.addr": mq.namesrv_addr}
+        with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            for life, count in (("old", 9), ("new", 4)):
+                admin.create_topic("A", queue_nums=1, cluster="DefaultCluster")
+                for number in range(count):
+                    producer.send(Message("A", f"{life} {number}".encode()))
+                export(InProcess(), "", into, settings, options=where, skip_damage=True)
+                if life == "old":
+                    admin.delete_topic("A", cluster="DefaultCluster")
+            every = Counter(row[0] for row in read(where, subscribe="A", lake=into))
+            assert every == Counter(
+                str(f"{life} {n}".encode()) for life, n in
+                [*(("old", n) for n in range(9)), *(("new", n) for n in range(4))]
+            )  # fmt: skip

@@ -50,6 +50,7 @@ from oberth.spark.pipelines.export.settings import (
     ExportSettings,
     topic_of_table,
 )
+from oberth.spark.pipelines.export.tables import BATCH_PROPERTY
 from oberth.spark.predicates import Predicate
 from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
 from oberth.spark.sql_filter import compile_sql
@@ -91,6 +92,11 @@ class Lake:
         offsets: of live topics the next offset of each queue; None for a store's log.
         files: what there is.
         place: where they lie.
+        before: of live topics where the record before each next offset lay in its broker's log, as
+            far as that is known.
+        batch: the number of the newest batch that all tables have.
+        coming: of live topics what later batches take of each queue, from an offset to another;
+            some of their rows may be there already.
     """
 
     into: str
@@ -100,6 +106,9 @@ class Lake:
     offsets: Mapping[p.QueueKey, int] | None
     files: tuple[LakeFile, ...]
     place: Place
+    before: Mapping[p.QueueKey, int]
+    batch: int
+    coming: Mapping[p.QueueKey, tuple[tuple[int, int], ...]]
 
     @property
     def end(self) -> int:
@@ -156,21 +165,45 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
         topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
         files += [LakeFile(x, _size(ledger.place, x), topic, quarantine) for x in paths]
     offsets, ends = None, {}
+    before: p.Offsets = {}
+    coming: dict[p.QueueKey, tuple[tuple[int, int], ...]] = {}
     if last.offsets is None:
         ends = {name: each.end for name, each in last.ranges(broker).items()}
     else:
         offsets = p.offsets_from_json(last.offsets["end"])
-    return Lake(ledger.into, settings, broker, ends, offsets, tuple(files), ledger.place)
+        before = p.offsets_from_json(last.offsets.get("before", {}))
+        coming = _coming(ledger, last.number)  # after the files: whose batch they are is noted
+    return Lake(
+        ledger.into, settings, broker, ends, offsets, tuple(files), ledger.place, before,
+        last.number, coming,
+    )  # fmt: skip
 
 
 def _done(ledger: Ledger) -> Batch | None:
     """The newest batch that all tables have."""
     done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
-    if not done:
-        return None
-    values = ledger.read(f"batches/{done[-1]}.json")
+    return _batch(ledger, done[-1]) if done else None
+
+
+def _batch(ledger: Ledger, number: str) -> Batch:
+    values = ledger.read(f"batches/{number}.json")
     assert values is not None
-    return batch_of(int(done[-1]), values)
+    return batch_of(int(number), values)
+
+
+def _coming(ledger: Ledger, done: int) -> dict[p.QueueKey, tuple[tuple[int, int], ...]]:
+    """What the batches behind one take of each queue: noted before any of it is in a table."""
+    found: dict[p.QueueKey, tuple[tuple[int, int], ...]] = {}
+    for name in ledger.names("batches"):
+        if not (name.endswith(".json") and name[:8].isdigit() and int(name[:8]) > done):
+            continue
+        offsets = _batch(ledger, name[:8]).offsets
+        assert offsets is not None
+        start = p.offsets_from_json(offsets["start"])
+        for key, end in p.offsets_from_json(offsets["end"]).items():
+            if start.get(key, 0) < end:
+                found[key] = (*found.get(key, ()), (start.get(key, 0), end))
+    return found
 
 
 def _size(place: Place, path: str) -> int:
@@ -192,7 +225,6 @@ class LakeJob:
         fields: the columns to make.
         topics: which topics give rows.
         predicate: where rows of interest can be, and below which position they have to be.
-        limits: of live topics, the next offset of each queue.
         tags: TAGS values of filter.tag; empty for any.
         sql: the expression of filter.sql, or "".
         bad_bodies: what becomes of messages whose bodies could not be unpacked.
@@ -203,7 +235,6 @@ class LakeJob:
     fields: tuple[Field, ...]
     topics: p.TopicFilter
     predicate: Predicate
-    limits: Mapping[p.QueueKey, int] | None
     tags: tuple[str, ...]
     sql: str
     bad_bodies: BadBodies
@@ -305,7 +336,7 @@ def plan_lake(
         return []
     topics = p.TopicFilter(options.selection)
     job = LakeJob(
-        replace(lake, files=()), fields, topics, predicate, lake.offsets, options.filter_tags,
+        replace(lake, files=()), fields, topics, predicate, options.filter_tags,
         options.filter_sql, options.bad_bodies, options.include_undelivered,
     )  # fmt: skip
     partitions: list[InputPartition] = []
@@ -387,7 +418,7 @@ def read_lake(
 
     names = job.lake.column_names()
     wanted = list(dict.fromkeys(field.column for field in job.fields))
-    more = [] if job.limits is None else ["topic", "broker", "partition", "offset"]
+    more = ["topic", "broker", "partition", "offset"] if job.lake.coming else []
     more += ["topic"] if job.lake.settings.one_table else []
     more += ["sysFlag"] if job.lake.settings.exact else []
     more += ["tags"] if job.tags else []
@@ -403,6 +434,9 @@ def read_lake(
         try:
             system, bare = job.lake.place.arrow(file.path)
             fragment = form.make_fragment(bare, system)
+            of_batch = _batch_of(file, fragment) if job.lake.coming else None
+            if of_batch is not None and of_batch > job.lake.batch:
+                continue
             scanner = fragment.scanner(
                 columns={column: ds.field(names[column]) for column in columns},
                 filter=condition, batch_size=BATCH_ROWS,
@@ -410,7 +444,7 @@ def read_lake(
             for batch in scanner.to_batches():
                 if not batch.num_rows:
                     continue
-                mask = _mask(job, file, batch, matches)
+                mask = _mask(job, file, batch, matches, may_come=of_batch is None)
                 if mask is not None:
                     batch = batch.filter(mask)
                 if batch.num_rows:
@@ -419,6 +453,16 @@ def read_lake(
             raise DataLossError(
                 f"{file.path} is gone; it was joined with others, or removed: ask again"
             ) from None
+
+
+def _batch_of(file: LakeFile, fragment: Any) -> int | None:
+    """Whose batch all rows of a file are; None for one that may have rows of several.
+
+    Those that were joined, by whomever, do not say it of all.
+    """
+    said = (fragment.physical_schema.metadata or {}).get(BATCH_PROPERTY.encode())
+    is_part = file.path.rpartition("/")[2].startswith("part-")
+    return int(said) if is_part and said is not None else None
 
 
 def _condition(predicate: Predicate, names: Mapping[str, str], ends: Mapping[str, int]) -> Any:
@@ -459,8 +503,18 @@ def _condition(predicate: Predicate, names: Mapping[str, str], ends: Mapping[str
     return reduce(and_, found) if found else None
 
 
-def _mask(job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any) -> pa.Array | None:
-    """Which rows the log would give; None for all."""
+def _mask(
+    job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any, *, may_come: bool
+) -> pa.Array | None:
+    """Which rows the log would give; None for all.
+
+    Args:
+        job: what is asked for.
+        file: whose rows they are.
+        batch: the rows.
+        matches: whether properties satisfy the job's expression; None without one.
+        may_come: whether some may be of a batch that is not done.
+    """
     masks = []
     if job.lake.settings.one_table:
         topics = batch.column("topic").unique().to_pylist()
@@ -472,16 +526,8 @@ def _mask(job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any) -> 
             batch.column("sysFlag"), pa.scalar(flags.TRANSACTION_MASK, pa.int32())
         )
         masks.append(pc.is_in(kind, pa.array([int(each) for each in _DELIVERED], pa.int32())))
-    if job.limits is not None:
-        keys = [
-            p.QueueKey(*key)
-            for key in zip(
-                *(batch.column(name).to_pylist() for name in ("topic", "broker", "partition")),
-                strict=True,
-            )
-        ]
-        ends = pa.array([job.limits.get(key, 0) for key in keys], pa.int64())
-        masks.append(pc.less(batch.column("offset"), ends))
+    if job.lake.coming and may_come:
+        masks.append(_not_coming(job.lake, file, batch))
     if job.tags:
         masks.append(pc.is_in(batch.column("tags"), pa.array(job.tags, pa.string())))
     if matches is not None:
@@ -499,6 +545,28 @@ def _mask(job: LakeJob, file: LakeFile, batch: pa.RecordBatch, matches: Any) -> 
     for each in masks:
         merged = each if merged is None else pc.and_(merged, each)
     return merged
+
+
+def _not_coming(lake: Lake, file: LakeFile, batch: pa.RecordBatch) -> pa.Array:
+    """Which rows of a file of several batches are of those that are done, by their offsets.
+
+    Raises:
+        DataLossError: a topic was made again meanwhile, and its offsets do not tell.
+    """
+    assert lake.offsets is not None
+    kept = []
+    columns = (batch.column(x).to_pylist() for x in ("topic", "broker", "partition", "offset"))
+    for topic, broker, queue, offset in zip(*columns, strict=True):
+        key = p.QueueKey(topic, broker, queue)
+        comes = any(start <= offset < end for start, end in lake.coming.get(key, ()))
+        if comes and offset < lake.offsets.get(key, 0):
+            raise DataLossError(
+                f"{file.path}: whether offset {offset} of {key} is that of the topic as it was or "
+                "as it was made again is known when the export's batch is done: export, and ask "
+                "again"
+            )
+        kept.append(not comes)
+    return pa.array(kept, pa.bool_())
 
 
 def _as_asked(job: LakeJob, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

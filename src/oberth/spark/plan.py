@@ -805,6 +805,25 @@ def look_before(
     return asked, stores.places(asked, may_miss=may_miss) if asked else {}
 
 
+def made_again(
+    stores: QueueStores,
+    options: ReadOptions,
+    known: Mapping[QueueKey, int],
+    start: Mapping[QueueKey, int],
+    bounds: Mapping[QueueKey, tuple[int, int]],
+) -> Offsets:
+    """Where queues begin now whose topics were deleted and made again, of those in `look_before`.
+
+    Raises:
+        DataLossError: with failOnDataLoss, there are any: what the old ones had last may be gone.
+    """
+    _, places = look_before(stores, known, start, bounds)
+    again = [key for key, at in places.items() if at is not None and at > known[key]]
+    why = "then its topic was made again"
+    report_loss(stores, options, [f"{key}: it was read to {start[key]}, {why}" for key in again])
+    return {key: bounds[key][0] for key in again}
+
+
 def note_before(
     stores: QueueStores,
     known: Mapping[QueueKey, int],

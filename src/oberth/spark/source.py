@@ -397,6 +397,7 @@ def _asked_ranges(
     start = p.bound_offsets(options.starting, "starting", options, stores, bounds)
     if lake is not None and lake.offsets is not None:
         start |= {key: offset for key, offset in lake.offsets.items() if key in bounds}
+        start |= p.made_again(stores, options, lake.before, lake.offsets, bounds)
     end = p.bound_offsets(options.ending, "ending", options, stores, bounds)
     return p.check_range(stores, options, start, end, bounds)
 

@@ -104,7 +104,7 @@ class LiveTopicsSource:
                 key: offset for key, offset in before.items() if key not in bounds
             }
             known = p.offsets_from_json(last.offsets.get("before", {}))
-            start |= self._made_again(known, before, bounds)
+            start |= p.made_again(self.stores, self.options, known, before, bounds)
         end = start | {key: high for key, (_, high) in bounds.items()}
         read = {key: end[key] for key in bounds}
         ranges = p.check_range(self.stores, self.options, start, read, bounds)
@@ -121,25 +121,6 @@ class LiveTopicsSource:
         }
         number, first = (0, 0) if last is None else (last.number + 1, last.end)
         return Batch(number, first, first + count, offsets)
-
-    def _made_again(
-        self,
-        known: p.Offsets,
-        before: p.Offsets,
-        bounds: Mapping[p.QueueKey, tuple[int, int]],
-    ) -> p.Offsets:
-        """Where queues of topics begin that were deleted and made again since the last batch."""
-        _, places = p.look_before(self.stores, known, before, bounds)
-        again = [key for key, at in places.items() if at is not None and at > known[key]]
-        p.report_loss(
-            self.stores,
-            self.options,
-            [
-                f"{key}: it was read to {before[key]}, then its topic was made again"
-                for key in again
-            ],
-        )
-        return {key: bounds[key][0] for key in again}
 
     def parts(self, batch: Batch) -> tuple[LiveOrigin, list[LivePart]]:
         """The work of a batch, and where it is read."""
