@@ -606,8 +606,9 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
     Args:
         session: where; its executors read the files under their paths here.
         options: of ``format("rocketmq")``, with ``path``, ``lake`` and, if wanted, ``subscribe``,
-            ``subscribePattern``, ``asOfOffset`` and what concerns the log alone.
-        columns: as the option ``columns``; all but raw bytes if not given.
+            ``subscribePattern``, ``sinceOffset``, ``asOfOffset`` and what concerns the log alone.
+        columns: as the option ``columns``, which counts if this is not given; all but raw bytes
+            without either.
 
     Raises:
         OptionError: what the two sides cannot give together.
@@ -616,6 +617,7 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
 
     given = dict(options)
     parsed = parse_read_options(given, streaming=False)
+    columns = columns or parsed.columns
     if parsed.body.kind != "raw":  # decoded in Python tasks, on both sides
         wanted = columns or f"{_default_columns()},body"
         return session.read.format("rocketmq").options(**given).option("columns", wanted).load()
@@ -635,21 +637,22 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
     check_topics(lake, parsed, p.open_stores(parsed).known_topics())
     topics = p.TopicFilter(parsed.selection)
     files = [x.path for x in lake.files if not x.topic or topics.allows(x.topic)]
+    begin = parsed.since_offset or 0
 
     def log() -> DataFrame:
         # What an export adds between now and the query comes from there as well: no gap.
-        since = {"sinceOffset": str(lake.end), "columns": wanted}
+        since = {"sinceOffset": str(max(lake.end, begin)), "columns": wanted}
         return session.read.format("rocketmq").options(**given).options(**since).load()
 
-    if not files:
+    if not files or begin >= lake.end:
         return log()
     cut = parsed.as_of_offset
     names = lake.column_names()
     end = lake.end if cut is None else min(lake.end, cut)
-    lower = f.col(names["physicalOffset"]) < end
+    place = f.col(names["physicalOffset"])
     # Directories name=value above the lake are no columns of its files.
     reader = session.read.option("basePath", lake.into).schema(_file_schema(lake, fields))
-    own = reader.parquet(*files).where(lower)
+    own = reader.parquet(*files).where((place >= begin) & (place < end))
     old = own.select(*(f.col(names[field.column]).alias(field.name) for field in fields))
     return old if cut is not None and cut <= lake.end else old.unionByName(log())
 
