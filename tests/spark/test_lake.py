@@ -13,7 +13,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,7 +47,7 @@ from oberth.spark.pipelines.salvage import salvage
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.pipelines.verify import verify
 from oberth.spark.predicates import predicate_of
-from oberth.spark.schemas import parse_columns, struct_type
+from oberth.spark.schemas import Field, parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
 from oberth.store.offline.layout import local_directory
 
@@ -201,6 +201,34 @@ def test_any_filter_and_any_cut(
     assert cut is None or all(row["physicalOffset"] < cut for row in rows)
     if predicate_of(filters, parse_columns(COLUMNS)).log.low is not None:
         assert len(rows) <= len(below)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_bounds_at_the_ends_of_a_long(written: Written, form: str) -> None:
+    fields = [
+        Field(name, name, kind)
+        for name, kind in (
+            ("timestamp", "bigint"), ("offset", "bigint"), ("partition", "int"),
+            ("physicalOffset", "bigint"),
+        )
+    ]  # fmt: skip
+    parsed = parse_read_options(
+        {"path": str(written.root), "lake": str(written.lakes[form])}, streaming=False
+    )
+    for name, bound in product(("timestamp", "offset", "physicalOffset"), (2**63 - 1, -(2**63))):
+        for kind in (
+            f.EqualTo, f.LessThan, f.LessThanOrEqual, f.GreaterThan, f.GreaterThanOrEqual
+        ):  # fmt: skip
+            reader = RocketMQReader(parsed, struct_type(fields))
+            reader.accept_filters([kind((name,), bound)])
+            count = 0
+            for planned in reader.partitions():
+                for batch in reader.read(planned):
+                    numbers = batch.column(name).to_pylist()
+                    count += sum(_HOLDS[kind.__name__](each, bound) for each in numbers)
+            is_above = kind in (f.LessThan, f.LessThanOrEqual)
+            wanted = kind is not f.EqualTo and is_above == (bound > 0)
+            assert count == (len(written.rows) if wanted else 0), (name, bound, kind)
 
 
 def test_a_cut_in_time_goes_through_all_topics(written: Written) -> None:

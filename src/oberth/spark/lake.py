@@ -51,7 +51,7 @@ from oberth.spark.pipelines.export.settings import (
     topic_of_table,
 )
 from oberth.spark.pipelines.export.tables import BATCH_PROPERTY
-from oberth.spark.predicates import Predicate
+from oberth.spark.predicates import Predicate, as_long
 from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
 from oberth.spark.sql_filter import compile_sql
 
@@ -485,9 +485,9 @@ def _condition(predicate: Predicate, names: Mapping[str, str], ends: Mapping[str
         kind = pa.timestamp("us", "UTC")
         field = ds.field(names["timestamp"])
         if predicate.times.low is not None:
-            found.append(field >= pa.scalar(predicate.times.low * 1000, kind))
+            found.append(field >= pa.scalar(as_long(predicate.times.low * 1000), kind))
         if predicate.times.high is not None:
-            found.append(field <= pa.scalar(predicate.times.high * 1000 + 999, kind))
+            found.append(field <= pa.scalar(as_long(predicate.times.high * 1000 + 999), kind))
     texts = {"topic": predicate.topics, "broker": predicate.brokers, "tags": predicate.tags,
              "uniqueKey": predicate.unique_keys, "offsetMsgId": predicate.offset_ids,
              "msgId": predicate.message_ids}  # fmt: skip

@@ -16,6 +16,8 @@ from oberth.formats.java_string import tags_hash
 from oberth.spark.schemas import Field
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONG_MIN: Final = -(2**63)
+_LONG_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +196,20 @@ def _and_bound(made: Predicate, field: Field, value: Any, name: str) -> Predicat
         return made
     interval: Interval = getattr(made, attribute)
     if name == "GreaterThan" and low == high:
-        interval = interval.and_low(low + 1)
+        interval = interval.and_low(as_long(low + 1))
     elif name in ("GreaterThan", "GreaterThanOrEqual"):
         interval = interval.and_low(low)
     elif name == "LessThan" and low == high and not isinstance(value, datetime):
-        interval = interval.and_high(high - 1)
+        interval = interval.and_high(as_long(high - 1))
     else:
         interval = interval.and_high(high)
     changes: dict[str, Any] = {attribute: interval}
     return replace(made, **changes)
+
+
+def as_long(number: int) -> int:
+    """The nearest number that a column of longs can hold: a bound of it is as weak or weaker."""
+    return min(max(number, _LONG_MIN), _LONG_MAX)
 
 
 def _whole_number(value: Any) -> tuple[int | None, int | None]:
