@@ -104,6 +104,47 @@ def test_what_was_published_by_a_table_keeps_its_tags_too() -> None:
     assert headers[PUBLISHED_AS] == b"n"
 
 
+FORGED = [
+    ("KAFKA_VALUE", "null"), ("KAFKA_VALUE", "empty"), ("KAFKA_VALUE", "x"),
+    ("KAFKA_KEY", "order-1"), ("KAFKA_KEY", "b3JkZXI"), ("KAFKA_KEY", "é"),
+    ("KAFKA_HEADERS", "x"), ("KAFKA_HEADERS", "5"), ("KAFKA_HEADERS", "[5]"),
+    ("KAFKA_HEADERS", '["ab"]'), ("KAFKA_HEADERS", '[["a"]]'), ("KAFKA_HEADERS", '[["a", 5]]'),
+    ("KAFKA_HEADERS", '[["a", "order-1"]]'), ("KAFKA_HEADERS", '[[5, "eA=="]]'),
+    ("KAFKA_HEADERS", '[["\\ud800", "eA=="]]'), ("KAFKA_HEADERS", "[" * 100_000),
+    ("KAFKA_HEADERS", "9" * 5_000), ("KAFKA_HEADERS", '{"a": "eA=="}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("published_as", ["", "0123456789abcdef/7", "kafka/T/0/1", "kafka/"])
+def test_what_a_producer_said_of_kafka_becomes_headers(published_as: str) -> None:
+    """Neither key nor body depend on it, and it never ends a migration."""
+    for name, text in FORGED:
+        properties = {name: text, **({PUBLISHED_AS: published_as} if published_as else {})}
+        row = {"value": b"body", "key": b"k", "timestamp": 9, "properties": properties}
+        record = record_of(row, "n")
+        assert (record["key"], record["value"]) == (b"k", b"body"), (name, text)
+        headers = [(each["key"], each["value"]) for each in record["headers"]]
+        assert headers == [
+            (PUBLISHED_AS, b"n"), (name, text.encode()), ("ROCKETMQ_TIMESTAMP", b"9")
+        ]  # fmt: skip
+
+
+def test_what_is_well_formed_counts_in_messages_from_kafka_alone() -> None:
+    said = {"KAFKA_KEY": "Kys=", "KAFKA_HEADERS": '[["a", "eA=="]]', "KAFKA_TIMESTAMP": "5"}
+    row = {"value": b"v", "key": b"k", "timestamp": 9, "properties": said}
+    record = record_of(row, "n")
+    assert record["key"] == b"k"
+    assert {each["key"]: each["value"] for each in record["headers"]} == {
+        PUBLISHED_AS: b"n", "ROCKETMQ_TIMESTAMP": b"9",
+        **{name: text.encode() for name, text in said.items()},
+    }  # fmt: skip
+    record = record_of({**row, "properties": {**said, PUBLISHED_AS: "kafka/T/0/1"}}, "n")
+    assert record["key"] == b"++"
+    assert {each["key"]: each["value"] for each in record["headers"]} == {
+        PUBLISHED_AS: b"n", "ROCKETMQ_TIMESTAMP": b"9", "a": b"x"
+    }  # fmt: skip
+
+
 def test_offsets_are_mapped_by_position() -> None:
     # Kafka's 13 and 14 were no messages, and 10 is the first that was moved.
     runs = runs_of([(10, 0), (11, 1), (12, 2), (15, 3), (16, 4), (30, 9)])

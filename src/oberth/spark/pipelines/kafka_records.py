@@ -21,6 +21,10 @@ FROM_KAFKA: Final = "kafka/"
 """What the names of messages begin with that came from Kafka."""
 _EMPTY: Final = "="
 """Base64 of nothing, since no property is empty."""
+_NO_BODY: Final = b"\0"
+"""The body of a record without a value, since no body is empty."""
+_NO_VALUE: Final[Mapping[str | None, bytes | None]] = {"null": None, "empty": b""}
+_OF_KAFKA: Final = (KAFKA_KEY, KAFKA_VALUE, KAFKA_TIMESTAMP, KAFKA_HEADERS)
 
 
 def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
@@ -32,7 +36,7 @@ def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
         name: what it is called.
     """
     value = record["value"]
-    message = Message(topic, bytes(value) if value else b"\0")
+    message = Message(topic, bytes(value) if value else _NO_BODY)
     made = message.properties
     rest: list[tuple[str, str | None]] = []
     later = set()  # those that come again: of one name the last one counts, so order is kept
@@ -64,8 +68,7 @@ def message_of(record: Mapping[str, Any], topic: str, name: str) -> Message:
 
 _OF_THIS_MODULE: Final = frozenset({PUBLISHED_AS, ROCKETMQ_TIMESTAMP})
 _OWN: Final = frozenset(
-    {*RESERVED_PROPERTIES, *DROPPED, *_OF_THIS_MODULE, KAFKA_KEY, KAFKA_VALUE, KAFKA_TIMESTAMP,
-     KAFKA_HEADERS, p.SHARDING_KEY}
+    {*RESERVED_PROPERTIES, *DROPPED, *_OF_THIS_MODULE, *_OF_KAFKA, p.SHARDING_KEY}
 )  # fmt: skip
 
 
@@ -88,30 +91,76 @@ def _plain(raw: bytes) -> str | None:
 def record_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A message as a Kafka record: key, value and headers; what came from Kafka as it was there.
 
+    What the properties KAFKA_… say counts in messages whose name says that they came from Kafka.
+    Any producer can write both: a property that is not what `message_of` makes, and those of other
+    messages, become headers of their names and change neither key nor value.
+
     Args:
         row: value, key, properties (a map) and timestamp (ms).
         name: what it is called.
     """
     properties = dict(row["properties"] or {})
-    marked = properties.get(KAFKA_VALUE)
-    value = None if marked == "null" else b"" if marked == "empty" else bytes(row["value"])
+    value: bytes | None = bytes(row["value"])
     key = bytes(row["key"]) if row["key"] is not None else None
-    if KAFKA_KEY in properties:
-        key = base64.b64decode(properties[KAFKA_KEY].removeprefix(_EMPTY))
     # The name comes first: what is behind it may have been anybody's.
     headers: list[dict[str, Any]] = [{"key": PUBLISHED_AS, "value": name.encode()}]
     headers += [
         {"key": own, "value": text.encode()} for own, text in properties.items() if _may_name(own)
     ]
-    headers += [
-        {"key": header, "value": None if raw is None else base64.b64decode(raw)}
-        for header, raw in json.loads(properties.get(KAFKA_HEADERS, "[]"))
-    ]
-    if not properties.get(PUBLISHED_AS, "").startswith(FROM_KAFKA):
+    if properties.get(PUBLISHED_AS, "").startswith(FROM_KAFKA):
+        plain = []
+        marked = properties.get(KAFKA_VALUE)
+        if marked in _NO_VALUE and value == _NO_BODY:
+            value = _NO_VALUE[marked]
+        else:
+            plain.append(KAFKA_VALUE)
+        theirs = _bytes_of(properties.get(KAFKA_KEY, "").removeprefix(_EMPTY))
+        if KAFKA_KEY in properties and theirs is not None:
+            key = theirs
+        else:
+            plain.append(KAFKA_KEY)
+        rest = _headers_of(properties.get(KAFKA_HEADERS, ""))
+        if rest is not None:
+            headers += rest
+        else:
+            plain.append(KAFKA_HEADERS)
+    else:
         # What RocketMQ alone has stays to be seen; what this module had set does not.
-        own_names = (p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY)
-        headers += [
-            {"key": n, "value": properties[n].encode()} for n in own_names if n in properties
-        ]
+        plain = [p.TAGS, p.SHARDING_KEY, p.UNIQ_KEY, *_OF_KAFKA]
+    headers += [{"key": n, "value": properties[n].encode()} for n in plain if n in properties]
     headers.append({"key": ROCKETMQ_TIMESTAMP, "value": str(row["timestamp"]).encode()})
     return {"key": key, "value": value, "headers": headers}
+
+
+def _bytes_of(text: Any) -> bytes | None:
+    """What base64 stands for; None for what is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        return None
+
+
+def _headers_of(text: str) -> list[dict[str, Any]] | None:
+    """The headers that KAFKA_HEADERS keeps; None for what `message_of` does not write."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, list):
+        return None
+    found: list[dict[str, Any]] = []
+    for each in parsed:
+        if not (isinstance(each, list) and len(each) == 2 and _is_text(each[0])):
+            return None
+        raw = None if each[1] is None else _bytes_of(each[1])
+        if raw is None and each[1] is not None:
+            return None
+        found.append({"key": each[0], "value": raw})
+    return found
+
+
+def _is_text(found: Any) -> bool:
+    """Whether something is text that has an encoding."""
+    if not isinstance(found, str):
+        return False
+    return not any("\ud800" <= char <= "\udfff" for char in found)
