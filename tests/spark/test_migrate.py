@@ -145,6 +145,34 @@ def test_what_is_well_formed_counts_in_messages_from_kafka_alone() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("rocketmq/T/0/5", (0, 5)), ("rocketmq/T/12/0", (12, 0)), (None, None), ("", None),
+        ("rocketmq/T/a/b", None), ("rocketmq/T/", None), ("rocketmq/T/1", None),
+        ("rocketmq/T/1/2/3", None), ("rocketmq/T/-1/2", None), ("rocketmq/T/1/٢", None),
+        ("rocketmq/T/1/" + "9" * 5_000, None), ("rocketmq/T/01/2", None), ("kafka/T/1/2", None),
+    ],
+)  # fmt: skip
+def test_names_of_others_are_none_of_ours(name: str | None, place: tuple[int, int] | None) -> None:
+    assert m._place_named("rocketmq/T/", name) == place
+
+
+@pytest.mark.spark
+def test_records_of_others_have_no_name(spark: SparkSession) -> None:
+    """Under ANSI a place that an array does not have is an error, as in the sessions made here."""
+    rows = [
+        (1, [("a", b"x")]), (2, []), (3, None), (4, [(PUBLISHED_AS, None)]),
+        (5, [("a", b"x"), (PUBLISHED_AS, b"n"), (PUBLISHED_AS, b"m")]),
+    ]  # fmt: skip
+    frame = spark.createDataFrame(
+        rows, "offset long, headers array<struct<key: string, value: binary>>"
+    )
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    named = frame.selectExpr("offset", f"{m._NAME} as name").orderBy("offset").collect()
+    assert [row["name"] for row in named] == [None, None, None, None, "n"]
+
+
 def test_offsets_are_mapped_by_position() -> None:
     # Kafka's 13 and 14 were no messages, and 10 is the first that was moved.
     runs = runs_of([(10, 0), (11, 1), (12, 2), (15, 3), (16, 4), (30, 9)])

@@ -28,6 +28,7 @@ receipts, since Kafka's offsets have gaps where RocketMQ's have none.
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -56,6 +57,10 @@ STEPS: Final = ("intend", "send", "finish", "groups")
 _GROUP: Final = "oberth-migrate"
 _TIMEOUT_S: Final = 60
 _TRIES: Final = 5
+# Records that others wrote may have no headers, or some and none of this name.
+_NAME: Final = f"cast(get(filter(headers, h -> h.key = '{PUBLISHED_AS}'), 0).value as string)"
+_PLACE: Final = re.compile(r"(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,17})")
+"""A partition and an offset, as `_name` writes them."""
 
 Runs = list[tuple[int, int, int]]
 """Neighbouring messages: first offset there, first offset here, how many."""
@@ -523,6 +528,14 @@ def _name(side: Side, partition: int, offset: int) -> str:
     return f"{kind}{side.topic}/{partition}/{offset}"
 
 
+def _place_named(prefix: str, name: str | None) -> tuple[int, int] | None:
+    """The partition and offset in a name of ours; None for one that anybody else gave."""
+    if name is None or not name.startswith(prefix):
+        return None
+    found = _PLACE.fullmatch(name.removeprefix(prefix))
+    return (int(found[1]), int(found[2])) if found else None
+
+
 async def _target_queues(
     sender: ExactSender, topic: str, count: int, broker: str
 ) -> list[MessageQueue]:
@@ -784,15 +797,11 @@ class _ToKafka(_Migration):
             return {}
         prefix = _name(self.source, 0, 0).removesuffix("0/0")
         found: dict[tuple[int, int], int] = {}
-        named = self.kafka.read(self.target.topic, wanted).selectExpr(
-            "offset",
-            f"cast(filter(headers, h -> h.key = '{PUBLISHED_AS}')[0].value as string) as name",
-        )
+        named = self.kafka.read(self.target.topic, wanted).selectExpr("offset", f"{_NAME} as name")
         for row in named.collect():
-            if row["name"] is None or not row["name"].startswith(prefix):
+            key = _place_named(prefix, row["name"])
+            if key is None:
                 continue
-            partition, _, offset = row["name"].removeprefix(prefix).partition("/")
-            key = int(partition), int(offset)
             low, high = ranges.get(key[0], (0, 0))
             if low <= key[1] < high:
                 found[key] = min(found.get(key, row["offset"]), row["offset"])
