@@ -18,9 +18,18 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.broker.broker_config import read_configs
-from oberth.cli.brokers import joined, members
+from oberth.cli.brokers import joined, left_of, members
 from oberth.cli.main import oberth
+from oberth.client import (
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Producer,
+    TransactionProducer,
+)
+from oberth.client.admin import Admin
 from oberth.errors import OptionError
+from oberth.testing.embedded_broker import EmbeddedBroker
 
 READY = re.compile(
     r"ready: name server (?P<namesrv>\S+), brokers (?P<brokers>.+), stores (?P<stores>.+), "
@@ -121,7 +130,11 @@ def test_messages_of_all_brokers_through_growth_a_kill_and_a_drain(tmp_path: Pat
     # Without the second its messages are read to their end, and it takes no more.
     fewer = Up(store, 1)
     assert "(drains)" in fewer.ready["brokers"]
-    fewer.wait_said("b-2 drains: all groups have read it")
+    held = fewer.wait_said("b-2 drains: ")
+    assert re.search(r"drains: no group has read [1-8] messages of Grows$", held.strip())
+    fewer.run("group", "create", "g")
+    fewer.run("group", "reset", "g", "Grows", "--latest")
+    assert f"{store}-2 can be moved away" in fewer.wait_said("b-2 drains: all groups have read it")
     for n in range(8, 12):
         fewer.run("message", "send", "Grows", f"{n}")
     assert fewer.bodies("Grows") == sorted([*expected, *map(str, range(8, 12))])
@@ -160,6 +173,62 @@ def test_ports_names_and_stores_follow_the_number(tmp_path: Path) -> None:
     assert [each.settings["grpcServerPort"] for each in made] == ["81", "91", "111"]
     assert [each.settings["httpPort"] for each in made] == ["5558", "5559", "5561"]
     assert [each.settings.get("brokerPermission") for each in made] == [None, None, "4"]
+
+
+async def test_what_nobody_has_an_offset_of_is_left_in_a_store() -> None:
+    async with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        assert await left_of(admin, mq.address) == []
+        async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            await producer.send(Message("T", b"1", delay_ms=60_000))
+            await producer.send(Message("T", b"2", delay_time_level=5))
+        # Nobody has an offset, and nothing lies in a topic yet.
+        await mq.wait_until(lambda: mq.broker.services.timers is not None)
+        assert await left_of(admin, mq.address) == [
+            "1 delayed messages wait", "timed messages wait",
+        ]  # fmt: skip
+        mq.advance(seconds=70)
+        await mq.wait_until(lambda: len(mq.bodies("T")) == 2)
+        assert await left_of(admin, mq.address) == ["no group has read 2 messages of T"]
+        await admin.create_group("g")
+        await admin.reset_offsets("g", "T", 0)
+        assert await left_of(admin, mq.address) == ["2 messages are left for 1 groups (g)"]
+        await admin.reset_offsets("g", "T", -1)
+        assert await left_of(admin, mq.address) == []
+
+
+async def test_a_transaction_that_is_not_ended_is_left_in_a_store() -> None:
+    class Undecided:
+        async def execute_local_transaction(self, msg: Message, arg: Any) -> LocalTransactionState:
+            return LocalTransactionState.UNKNOW
+
+        def check_local_transaction(self, msg: MessageExt) -> LocalTransactionState:
+            return LocalTransactionState.UNKNOW
+
+    async with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        async with TransactionProducer("p", Undecided(), namesrv_addr=mq.namesrv_addr) as producer:
+            await producer.send_message_in_transaction(Message("T", b"1"))
+        assert await left_of(admin, mq.address) == ["1 transactions are not ended"]
+
+
+async def test_what_came_while_a_group_was_away_is_left_for_it() -> None:
+    """The group has offsets at another broker alone."""
+    async with EmbeddedBroker() as mq:
+        async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            await producer.send(Message("T", b"1"))
+        async with EmbeddedBroker() as other:
+
+            class Both(Admin):
+                async def masters(self, cluster: str | None = None) -> dict[str, str]:
+                    return {"broker-a": mq.address, "broker-b": other.address}
+
+            async with Admin(namesrv_addr=other.namesrv_addr) as elsewhere:
+                await elsewhere.create_topic("T", queue_nums=1)
+                await elsewhere.create_group("g")
+                await elsewhere.reset_offsets("g", "T", 0)
+            async with Both(namesrv_addr=mq.namesrv_addr) as both:
+                assert await left_of(both, mq.address) == [
+                    "1 messages are left for 1 groups (g)",
+                ]  # fmt: skip
 
 
 def test_metrics_of_several_brokers_are_one_page() -> None:

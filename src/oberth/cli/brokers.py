@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,6 +33,7 @@ from oberth.formats.paths import COMMIT_LOG
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
     from oberth.formats.message_store_config import MessageStoreConfig
+    from oberth.remoting.bodies.stats import TopicOffset
 
 PORT_DISTANCE: Final = 10
 """Between the ports of two brokers."""
@@ -48,6 +49,9 @@ RESTART_MAX_S: Final = 30.0
 
 DRAIN_LOOK_S: Final = 10.0
 """Seconds between two looks at brokers that drain."""
+
+NAMED_MAX: Final = 5
+"""Topics, or groups, that a line about a drain names."""
 
 READ_ONLY: Final = "4"
 
@@ -286,7 +290,7 @@ async def running(
         await asyncio.gather(*(process.aclose() for process in processes))
 
 
-# Topics, groups, drains
+# Topics and groups
 
 
 async def spread(admin: Admin, processes: Iterable[BrokerProcess]) -> int:
@@ -323,25 +327,95 @@ def _is_brokers_own(topic: str, own: set[str]) -> bool:
     )
 
 
-async def left_of(admin: Admin, address: str) -> tuple[int, int]:
-    """Messages that groups have not consumed at a broker, and how many groups these are."""
-    messages = 0
-    behind = set()
-    groups = {group for _, group in await admin.all_consumer_offsets(address)}
-    for group in sorted(groups):
-        progress = await admin.consume_stats_at({address: address}, group)
-        lag = sum(max(each.broker_offset - each.consumer_offset, 0) for each in progress.queues)
-        if lag:
-            messages += lag
-            behind.add(group)
-    return messages, len(behind)
+# Drains
+
+
+async def left_of(admin: Admin, address: str) -> list[str]:
+    """What a broker still holds for somebody, a phrase each; none: its store can be moved away.
+
+    A group reads a topic if any broker has an offset of it: where this one has none, the group was
+    away while the messages came. Who will read a topic that no group has read, nobody can tell: so
+    its messages are left, too, as dead letters are.
+    """
+    runtime = await admin.broker_runtime_info(address)
+    here = await admin.all_consumer_offsets(address)
+    readers: dict[str, set[str]] = {names.TRANS_HALF_TOPIC: {names.TRANS_GROUP}}
+    for topic, group in here:
+        readers.setdefault(topic, set()).add(group)
+    for other in {*(await admin.masters()).values()} - {address}:
+        for topic, group in await admin.all_consumer_offsets(other):
+            if not names.is_system_topic(topic):  # each broker has its own of these
+                readers.setdefault(topic, set()).add(group)
+    lags: dict[str, int] = {}
+    halves, unread = 0, {}
+    for topic in sorted(await admin.all_topic_configs(address)):
+        groups = readers.get(topic, set())
+        if topic == names.TRANS_OP_HALF_TOPIC or (_is_passed_by(topic) and not groups):
+            continue
+        stats = (await admin.broker_topic_stats(address, topic)).offset_table
+        ends = {queue.queue_id: each for queue, each in stats.items()}
+        held = sum(max(each.max_offset - each.min_offset, 0) for each in ends.values())
+        if held and not groups:
+            unread[topic] = held
+        for group in groups if held else ():
+            lag = _lag(ends, here.get((topic, group), {}))
+            if topic == names.TRANS_HALF_TOPIC:
+                halves = lag
+            elif lag:
+                lags[group] = lags.get(group, 0) + lag
+    return [*_lags_text(lags), *_unread_text(unread), *_waits_text(runtime, halves)]
+
+
+def _is_passed_by(topic: str) -> bool:
+    """Whether the broker itself works a topic off, or nobody misses what is in it."""
+    return names.is_system_topic(topic) and topic != names.TRANS_CHECK_MAX_TIME_TOPIC
+
+
+def _lag(ends: Mapping[int, TopicOffset], committed: Mapping[int, int]) -> int:
+    return sum(
+        max(each.max_offset - max(committed.get(queue, 0), each.min_offset), 0)
+        for queue, each in ends.items()
+    )
+
+
+def _lags_text(lags: Mapping[str, int]) -> list[str]:
+    if not lags:
+        return []
+    return [
+        f"{sum(lags.values())} messages are left for {len(lags)} groups ({_some_of(sorted(lags))})"
+    ]
+
+
+def _unread_text(unread: Mapping[str, int]) -> list[str]:
+    if not unread:
+        return []
+    return [f"no group has read {_some_of([f'{n} messages of {t}' for t, n in unread.items()])}"]
+
+
+def _some_of(phrases: Sequence[str]) -> str:
+    more = len(phrases) - NAMED_MAX
+    return ", ".join(phrases[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _waits_text(runtime: Mapping[str, str], halves: int) -> list[str]:
+    """What a broker has not delivered, by its runtime table and its half messages."""
+    delayed = 0
+    for key, text in runtime.items():
+        if key.startswith("scheduleMessageOffset_"):
+            done, _, end = text.partition(",")
+            delayed += max(int(end) - max(int(done), 0), 0)
+    made = [f"{delayed} delayed messages wait"] if delayed else []
+    if any(int(runtime.get(key, "0")) > 0 for key in ("timerOffsetBehind", "timerSlots")):
+        made.append("timed messages wait")
+    return [*made, *([f"{halves} transactions are not ended"] if halves else [])]
 
 
 async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None:
     """Say how much brokers that drain still hold, at every change; never ends."""
-    said: dict[str, tuple[int, int]] = {}
+    said: dict[str, list[str]] = {}
     drained = [each for each in processes if each.member.drains]
     while drained:
+        began = time.monotonic()
         for process in drained:
             try:
                 left = await left_of(admin, process.address)
@@ -350,14 +424,12 @@ async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None
             name = process.member.name
             if left != said.get(name):
                 said[name] = left
-                messages, groups = left
-                rest = (
-                    f"{messages} messages are left for {groups} groups"
-                    if messages
-                    else f"all groups have read it; {process.member.store} can be moved away"
+                rest = "; ".join(left) or (
+                    f"all groups have read it; {process.member.store} can be moved away"
                 )
                 say(f"{name} drains: {rest}")
-        await asyncio.sleep(DRAIN_LOOK_S)
+        # With very many topics a look takes long: it is to be a tenth of the time at most.
+        await asyncio.sleep(max(DRAIN_LOOK_S, 9 * (time.monotonic() - began)))
 
 
 # Metrics

@@ -755,13 +755,14 @@ class TimerMessageStore:
         return self._metrics
 
     def runtime_info(self) -> dict[str, str]:
-        """Keys of GET_BROKER_RUNTIME_INFO."""
+        """Keys of GET_BROKER_RUNTIME_INFO; ``timerSlots`` is Oberth's own."""
         earliest = self.wheel.earliest()
         congestion = 0 if earliest is None else max(earliest.num, 0)
         return {
             "timerReadBehind": str((self.write_time_ms - self.read_time_ms) // 1000),
             "timerOffsetBehind": str(self.enqueue_behind),
             "timerCongestNum": str(congestion),
+            "timerSlots": str(len(self.wheel)),
         }
 
     # Writing down
