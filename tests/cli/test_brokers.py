@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.broker.broker_config import read_configs
-from oberth.cli.brokers import joined, left_of, members
+from oberth.cli.brokers import joined, left_of, look_beside, members
 from oberth.cli.main import oberth
 from oberth.client import (
     LocalTransactionState,
@@ -238,3 +238,43 @@ def test_metrics_of_several_brokers_are_one_page() -> None:
         'x{a="1",broker="b-2"} 2\nx{broker="b-2"} 3\n# HELP y More.\ny{broker="z"} 4\n'
         'y{broker="z"} 4\n'
     )
+
+
+def _with_messages(*stores: Path) -> None:
+    for store in stores:
+        (store / "commitlog").mkdir(parents=True)
+        (store / "commitlog" / "00000000000000000000").touch()
+
+
+@pytest.mark.parametrize("more", [[], ["--brokers", "2"]])
+def test_a_replica_is_not_served_alone(tmp_path: Path, more: list[str]) -> None:
+    store = tmp_path / "s"
+    _with_messages(store, tmp_path / "s-r2", tmp_path / "s-2-r3")
+    words = ["up", "--store", str(store), "--port", "0", "--namesrv-port", "0", *more]
+    result = CliRunner().invoke(oberth, words)
+    assert isinstance(result.exception, OptionError)
+    assert f"{store}-2-r3, {store}-r2: " in str(result.exception)
+    assert "start with --brokers 2 --replicas 3, or move" in str(result.exception)
+
+
+def test_stores_that_nobody_serves_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "s")
+    _with_messages(
+        tmp_path / "s-2", *(tmp_path / each for each in ("s-1", "s-65", "s-2024", "o-2"))
+    )
+    (tmp_path / "s-3" / "commitlog").mkdir(parents=True)
+    look_beside(store, [store], as_replicas=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"warning: {store}-2: messages of an earlier start with --brokers 2 lie there, nobody "
+        "serves them; --brokers 2 does, --brokers 1 drains them"
+    )
+    _with_messages(tmp_path / "s-2-r2")
+    look_beside(store, [store, f"{store}-r2"], as_replicas=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{store}-2, {store}-2-r2: " in line
+    assert line.endswith("nobody serves them; --brokers 2 --replicas 2 does")
+    look_beside(store, [store, f"{store}-2", f"{store}-2-r2"], as_replicas=True)
+    assert capsys.readouterr().err == ""

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -122,6 +122,53 @@ def replicated(
         name = f"{broker_name}-{group + 1}" if group else broker_name
         made.append(Member(number, name, root + suffix, settings, False, replica + 1))
     return made
+
+
+def look_beside(root: str, served: Collection[str], *, as_replicas: bool) -> None:
+    """Say which stores of earlier starts hold messages that would not be served.
+
+    A replica's store is not served without the others: it may lack messages that only they have.
+
+    Args:
+        root: the first broker's store.
+        served: all that will be served or drained.
+        as_replicas: whether those are replicas under a controller, which knows who has everything.
+
+    Raises:
+        OptionError: there are stores of replicas, and a store would be served alone.
+    """
+    root = os.path.abspath(os.path.expanduser(root))
+    found = _stores_of(root)
+    left = [store for store in found if store not in served]
+    if not left:
+        return
+    groups = max(group for group, _ in found.values())
+    replicas = max(replica for _, replica in found.values())
+    words = [f"--brokers {groups}"] if groups > 1 else []
+    words += [f"--replicas {replicas}"] if replicas > 1 else []
+    text = f"{', '.join(left)}: messages of an earlier start with {' '.join(words)} lie there"
+    if replicas > 1 and not as_replicas:
+        raise OptionError(
+            f"{text}; a replica served alone may lack some of them: start with {' '.join(words)}, "
+            "or move these folders away"
+        )
+    drained = "" if as_replicas else ", --brokers 1 drains them"
+    say(f"warning: {text}, nobody serves them; {' '.join(words)} does{drained}")
+
+
+def _stores_of(root: str) -> dict[str, tuple[int, int]]:
+    """The stores beside a first one, and itself, that have messages: broker's number, replica."""
+    parent, base = os.path.split(root)
+    name = re.compile(re.escape(base) + r"(?:-([2-9]|[1-5][0-9]|6[0-4]))?(?:-r([2-9]))?")
+    try:
+        there = sorted(os.listdir(parent))
+    except OSError:
+        return {}
+    return {
+        store: (int(match[1] or 1), int(match[2] or 1))
+        for match in map(name.fullmatch, there)
+        if match is not None and _has_messages(store := os.path.join(parent, match[0]))
+    }
 
 
 def _refuse_shared(flag: str, entries: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from oberth.cli.brokers import (
     BROKERS_MAX,
     JointMetrics,
     Member,
+    look_beside,
     members,
     replicated,
     running,
@@ -132,12 +133,13 @@ def up(
     With --brokers N clients find all N brokers through the name server. The first has the store and
     ports of a single broker; the second has -2 behind its store's folder and name, and ports 10
     higher. A store of a higher number is drained: its broker takes no messages until consumers have
-    read what is there.
+    read what is there. Without --brokers such a store is named and left alone.
 
     With --replicas N each broker is a group of N processes that have the same messages, and a
     controller in this process makes another one the master when the master dies. An acknowledged
     message is at every copy that is in sync: `oberth cluster status` shows which these are, and
-    `oberth cluster failover` moves the master.
+    `oberth cluster failover` moves the master. None of the copies is served without --replicas,
+    since it may lack messages.
 
     With --lake DIR every topic becomes a table in DIR. The tables are some seconds behind the
     broker, which does not delete messages that they do not have yet.
@@ -249,6 +251,9 @@ def _serve_one(wanted: _Wanted, into: str, lake_format: str) -> None:
     from oberth.broker.broker import Broker
     from oberth.formats.options import naming_places
 
+    if not wanted.broker.enable_controller_mode:  # a controller elsewhere knows of the replicas
+        root = os.path.abspath(os.path.expanduser(wanted.store.store_path_root_dir))
+        look_beside(root, [root], as_replicas=False)
     name_server = _name_server(wanted)
     config = wanted.broker
 
@@ -329,7 +334,9 @@ def _serve_groups(wanted: _Wanted, count: int, replicas: int | None, words: list
             return members(count, entries, wanted.store, name)
         return replicated(count, replicas, entries, wanted.store, name, controller)
 
-    first = members_of("")[0]  # says what cannot be before anything listens
+    made = members_of("")  # says what cannot be before anything listens
+    first = made[0]
+    look_beside(first.store, [each.store for each in made], as_replicas=replicas is not None)
     controller = None if replicas is None else _controller_config(wanted, first.store)
     _serve_several(wanted, name_server, controller, members_of, words)
 
