@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import queue
@@ -18,7 +20,15 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.broker.broker_config import read_configs
-from oberth.cli.brokers import joined, left_of, look_beside, members
+from oberth.cli import brokers
+from oberth.cli.brokers import (
+    BrokerProcess,
+    Member,
+    joined,
+    left_of,
+    look_beside,
+    members,
+)
 from oberth.cli.main import oberth
 from oberth.client import (
     LocalTransactionState,
@@ -238,6 +248,35 @@ def test_metrics_of_several_brokers_are_one_page() -> None:
         'x{a="1",broker="b-2"} 2\nx{broker="b-2"} 3\n# HELP y More.\ny{broker="z"} 4\n'
         'y{broker="z"} 4\n'
     )
+
+
+async def test_a_broker_for_which_there_was_no_process_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn = asyncio.create_subprocess_exec
+    is_up = asyncio.Event()
+    calls = 0
+
+    async def exec_(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        program = "print('ready: broker 127.0.0.1:1, store s', flush=True)"
+        if calls == 3:
+            is_up.set()
+            program += "; import sys; sys.stdin.read()"
+        return await spawn(sys.executable, "-c", program, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", exec_)
+    monkeypatch.setattr(brokers, "RESTART_S", 0.01)
+    process = BrokerProcess(Member(1, "b", "s", {}, False), [])
+    await process.start()
+    async with asyncio.timeout(BOUND_S):
+        await is_up.wait()
+    await process.aclose()
+    assert calls == 3
+    assert f"b cannot be started: [Errno {errno.EAGAIN}]" in capsys.readouterr().err
 
 
 def _with_messages(*stores: Path) -> None:

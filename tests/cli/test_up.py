@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -181,6 +183,29 @@ async def test_the_process_of_a_lake_is_started_again_and_stopped(tmp_path: Path
     assert runs.read_text() == "xxx"
     async with lake_kept("store", "", "delta") as told:
         assert told == ""
+
+
+async def test_a_lake_for_which_there_was_no_process_is_kept_later(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spawn = asyncio.create_subprocess_exec
+    is_kept = asyncio.Event()
+    calls = 0
+
+    async def exec_(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        is_kept.set()
+        return await spawn(*words, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", exec_)
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    async with lake_kept("store", "lake", "delta", words=lambda *_: words, pause_s=0.01):
+        async with asyncio.timeout(120):
+            await is_kept.wait()
+    assert "the lake's process cannot be started: " in capsys.readouterr().err
 
 
 def test_what_keeps_a_lake_ends_with_who_started_it(tmp_path: Path) -> None:

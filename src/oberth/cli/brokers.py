@@ -291,10 +291,16 @@ class BrokerProcess:
             code = await self._process.wait()
             if time.monotonic() - began > RESTART_MAX_S:
                 pause_s = RESTART_S
-            say(f"{self.member.label} ended with {code}; started again in {pause_s:.0f} s")
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, RESTART_MAX_S)
-            await self._start()
+            text = f"{self.member.label} ended with {code}"
+            while True:
+                say(f"{text}; started again in {pause_s:.0f} s")
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RESTART_MAX_S)
+                try:
+                    await self._start()
+                    break
+                except OSError as error:  # no memory or no process number for it just now
+                    text = f"{self.member.label} cannot be started: {error}"
 
     async def aclose(self) -> None:
         """End it in order; kill it if it does not end."""

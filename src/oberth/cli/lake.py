@@ -85,19 +85,27 @@ async def _keep(words: list[str], pause_s: float, is_begun: Callable[[], bool]) 
         await asyncio.sleep(INTERVAL_S)
     while True:
         begun = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
-        )
         try:
-            code = await process.wait()
-        except asyncio.CancelledError:
-            await _stop(process)
-            raise
+            text = f"ended with {await _run(words)}"
+        except OSError as error:  # no memory or no process number for it just now
+            text = f"cannot be started: {error}"
         if time.monotonic() - begun > RAN_WELL_S:
             pause = pause_s
-        say(f"the lake's process ended with {code}; it is started again in {pause:g} s")
+        say(f"the lake's process {text}; it is started again in {pause:g} s")
         await asyncio.sleep(pause)
         pause = min(pause * 2, PAUSE_MAX_S)
+
+
+async def _run(words: list[str]) -> int:
+    """Runs a command once, and stops it where this is cancelled; gives its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        await _stop(process)
+        raise
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
