@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -23,6 +24,7 @@ from oberth.broker.broker_config import read_configs
 from oberth.cli import brokers
 from oberth.cli.brokers import (
     BrokerProcess,
+    JointMetrics,
     Member,
     joined,
     left_of,
@@ -39,6 +41,7 @@ from oberth.client import (
 )
 from oberth.client.admin import Admin
 from oberth.errors import OptionError
+from oberth.remoting.bodies.base import result_at_once
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 READY = re.compile(
@@ -243,11 +246,45 @@ async def test_what_came_while_a_group_was_away_is_left_for_it() -> None:
 
 def test_metrics_of_several_brokers_are_one_page() -> None:
     page = b'# HELP x Some.\n# TYPE x counter\nx{a="1"} 2\nx 3\n# HELP y More.\ny{broker="z"} 4\n'
-    assert joined({"b": page, "b-2": page}).decode() == (
+    assert result_at_once(joined({"b": page, "b-2": page})).decode() == (
         '# HELP x Some.\n# TYPE x counter\nx{a="1",broker="b"} 2\nx{broker="b"} 3\n'
         'x{a="1",broker="b-2"} 2\nx{broker="b-2"} 3\n# HELP y More.\ny{broker="z"} 4\n'
         'y{broker="z"} 4\n'
     )
+
+
+def test_metrics_of_very_many_lines_are_joined_in_slices() -> None:
+    page = b"# TYPE x counter\n" + b"".join(b'x{a="%d"} 1\n' % n for n in range(10_000))
+    # Each line is read in one slice and written in another.
+    assert sum(1 for _ in joined({"b": page, "b-2": page})) >= 4 * 10_000 // brokers.LINES_A_SLICE
+
+
+@pytest.mark.parametrize("dawdles", ["says nothing", "does not end"])
+async def test_a_broker_that_hangs_hides_the_metrics_of_no_other(
+    monkeypatch: pytest.MonkeyPatch, dawdles: str
+) -> None:
+    monkeypatch.setattr(brokers, "FETCH_TIMEOUT_S", 0.5 if dawdles == "says nothing" else 100.0)
+    monkeypatch.setattr(brokers, "PAGE_SIZE_MAX", 1 << 20)
+
+    async def good(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nx 1\n")
+        writer.close()
+
+    async def hung(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while dawdles == "does not end":
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+            await reader.read()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(good, "127.0.0.1", 0) as one,
+        await asyncio.start_server(hung, "127.0.0.1", 0) as other,
+    ):
+        ports = {"b": one.sockets[0].getsockname()[1], "b-2": other.sockets[0].getsockname()[1]}
+        assert await JointMetrics(ports).render() == b'x{broker="b"} 1\n'
 
 
 async def test_a_broker_for_which_there_was_no_process_is_started_later(

@@ -12,18 +12,20 @@ permission, so that producers leave it and consumers read it to its end.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oberth.broker.metrics import NATIVE
+from oberth.broker.tasks import result_in_turns
 from oberth.cli.output import say
 from oberth.cli.serve import PORTS
 from oberth.errors import OberthError, OptionError
@@ -49,6 +51,15 @@ RESTART_MAX_S: Final = 30.0
 
 DRAIN_LOOK_S: Final = 10.0
 """Seconds between two looks at brokers that drain."""
+
+FETCH_TIMEOUT_S: Final = 5.0
+"""For a broker's page of metrics; who asks for all of them waits ten seconds, most often."""
+
+PAGE_SIZE_MAX: Final = 64 << 20
+"""Bytes of a broker's page of metrics."""
+
+LINES_A_SLICE: Final = 100
+"""Lines of metrics that are joined in a turn of the loop, in half a millisecond."""
 
 NAMED_MAX: Final = 5
 """Topics, or groups, that a line about a drain names."""
@@ -498,28 +509,36 @@ class JointMetrics:
     def __init__(self, ports: Mapping[str, int]) -> None:
         self._ports = dict(ports)
 
-    async def render(self, style: str = NATIVE) -> bytes:
-        """The page; a broker that does not answer is left out."""
+    async def render(self, style: str = NATIVE) -> bytearray:
+        """The page; a broker that does not answer in FETCH_TIMEOUT_S is left out."""
         pages = await asyncio.gather(
             *(_fetch(port, f"/metrics?format={style}") for port in self._ports.values()),
             return_exceptions=True,
         )
-        return joined(
-            {
-                name: page
-                for name, page in zip(self._ports, pages, strict=True)
-                if isinstance(page, bytes)
-            }
+        return await result_in_turns(
+            joined(
+                {
+                    name: page
+                    for name, page in zip(self._ports, pages, strict=True)
+                    if isinstance(page, bytes)
+                }
+            )
         )
 
 
-def joined(pages: Mapping[str, bytes]) -> bytes:
-    """Pages of several brokers as one: each family once, its samples with a label ``broker``."""
+def joined(pages: Mapping[str, bytes]) -> Generator[None, None, bytearray]:
+    """Pages of several brokers as one, in slices of lines.
+
+    Each family comes once, its samples with a label ``broker``.
+    """
     families: dict[str, tuple[list[str], list[str]]] = {}
     for broker, page in pages.items():
         label = f'broker="{broker}"'
         current: tuple[list[str], list[str]] = families.setdefault("", ([], []))
-        for line in page.decode("utf-8", "replace").splitlines():
+        for count, raw in enumerate(io.BytesIO(page), 1):
+            if count % LINES_A_SLICE == 0:
+                yield
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
             if line.startswith("# "):
                 words = line.split(" ", 3)
                 current = families.setdefault(words[2] if len(words) > 2 else "", ([], []))
@@ -534,18 +553,33 @@ def joined(pages: Mapping[str, bytes]) -> bytes:
                 current[1].append(line)
             else:
                 current[1].append(f"{name}{{{labels + ',' if labels else ''}{label}}} {value}")
-    lines = [line for heads, samples in families.values() for line in (*heads, *samples)]
-    return "".join(f"{line}\n" for line in lines).encode()
+    page_of_all = bytearray()
+    for heads, samples in families.values():
+        page_of_all += "".join(f"{line}\n" for line in heads).encode()
+        for at in range(0, len(samples), LINES_A_SLICE):
+            yield
+            lines = samples[at : at + LINES_A_SLICE]
+            page_of_all += "".join(f"{line}\n" for line in lines).encode()
+    return page_of_all
 
 
 async def _fetch(port: int, target: str) -> bytes:
-    async with AsyncExitStack() as stack:
+    """A page of a broker on loopback.
+
+    Raises:
+        OSError: nobody listens, it is too long, or it was not made.
+        TimeoutError: it did not come in FETCH_TIMEOUT_S.
+    """
+    answer = bytearray()
+    async with AsyncExitStack() as stack, asyncio.timeout(FETCH_TIMEOUT_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         stack.callback(writer.close)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        async with asyncio.timeout(END_TIMEOUT_S):
-            answer = await reader.read()
-    head, _, body = answer.partition(b"\r\n\r\n")
+        while data := await reader.read(1 << 16):
+            answer += data
+            if len(answer) > PAGE_SIZE_MAX:
+                raise ConnectionError(f"port {port}: a page of more than {PAGE_SIZE_MAX} bytes")
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise ConnectionError(f"port {port}: {head[:80]!r}")
     return body
