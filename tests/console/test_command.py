@@ -23,9 +23,15 @@ READY = re.compile(r"ready: name server (\S+), .* console (http://127\.0\.0\.1:\
 TIMEOUT_S = 120
 
 
-def start(*words: str, stderr: int | None = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(
+    *words: str, stderr: int | None = subprocess.PIPE, env: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "oberth", *words], stdout=subprocess.PIPE, stderr=stderr, text=True
+        [sys.executable, "-m", "oberth", *words],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env=env,
     )
 
 
@@ -87,6 +93,28 @@ def test_the_console_and_broker_processes_of_an_up_that_takes_tls_only(
         # Of the command that tried it, and nobody else.
         assert talk.count("this server takes TLS only") == 1
         assert ("made where they were missing" in talk) == trusts
+
+
+def test_a_console_that_cannot_start_says_why_and_refuses_browsers(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    words = ("up", "--port", "0", "--namesrv-port", "0", "--console-port", "0", "--console-writes")
+    given = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with start(*words, "--store", str(tmp_path / "store"), env=given) as up:
+        assert up.stdout is not None
+        assert up.stderr is not None
+        found = READY.match(line := up.stdout.readline())
+        assert found is not None, line
+        said: list[str] = []
+        while not said or "console: it ended with 2" not in said[-1]:
+            said.append(up.stderr.readline())
+            assert said[-1], said
+        assert any(str(tmp_path / "state") in each for each in said), said
+        port = int(found[2].rpartition(":")[2])
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            pass
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=TIMEOUT_S)
+        assert up.returncode == 0
 
 
 def test_a_console_ends_when_its_up_is_killed(tmp_path: Path) -> None:

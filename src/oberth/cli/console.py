@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ import click
 
 from oberth.cli import output
 from oberth.cli.connection import client_config, read_text
-from oberth.cli.output import say
+from oberth.cli.output import printable, say
 from oberth.cli.remote import namesrv_option
 from oberth.cli.serve import end_with_stdin, serve, start_logging, verbose_option
 from oberth.errors import OptionError
@@ -170,9 +171,23 @@ def console(
                 yield f"ready: console {address_of(listener, is_tls=config.is_tls)} of {namesrv}"
 
     if socket_fd is not None:
-        output.talk_to = lambda level, text: None  # the process that started this one talks
+        output.talk_to = _errors_only(output.talk_to)  # the process that started this one talks
         end_with_stdin()
     serve(open_console, {port: "--port"})
+
+
+def _errors_only(talk_to: Callable[[int, str], None] | None) -> Callable[[int, str], None]:
+    """Takes talk and errors, and passes errors on: to who took both, else to stderr."""
+
+    def take(level: int, text: str) -> None:
+        if level < logging.ERROR:
+            return
+        if talk_to is not None:
+            talk_to(level, f"console: {text}")
+        else:
+            click.echo(f"error: console: {printable(text)}", err=True)
+
+    return take
 
 
 def give_way() -> None:
@@ -209,7 +224,8 @@ async def console_served(
     """Serve a console on loopback in a process of its own; gives its words in the ready line.
 
     What it does takes no time from the broker's loop. It listens when this is entered and answers
-    some tenths of a second later.
+    some tenths of a second later. Only that process has the socket: when it ends, browsers are
+    refused at once, and a line says so.
 
     Args:
         namesrv: of the cluster that it shows.
@@ -255,10 +271,22 @@ async def console_served(
             start_new_session=True,  # Ctrl-C is for this process, which ends that one
         )
         address = address_of(listener)
+    watcher = asyncio.create_task(_watch(process, address, namesrv))
     try:
         yield f" console {address},"
     finally:
+        watcher.cancel()
         await _end(process)
+
+
+async def _watch(process: asyncio.subprocess.Process, address: str, namesrv: str) -> None:
+    """Says that a console has ended by itself; by a signal it ends in order, with 0."""
+    code = await process.wait()
+    if code:
+        say(
+            f"console: it ended with {code}, {address} is not served any more; "
+            f"`oberth console -n {namesrv}` starts another one"
+        )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
