@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.console.conftest import Browser, confirmed, hidden
 
 from oberth.client.admin import Admin
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
+from oberth.console.audit import AuditLog
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -134,3 +139,68 @@ async def test_ten_pages_of_topics(writer: Browser, broker: EmbeddedBroker) -> N
     assert "SCHEDULE_TOPIC" in await writer.get("/topics", system="1", q="schedule")
     for sort in ("rate", "kept"):
         await writer.get("/topics", sort=sort)
+
+
+# The audit log
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines()
+
+
+async def test_a_line_that_a_full_disk_cut_off_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(str(path))
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", _Full(os.write, 10))
+        with pytest.raises(OSError, match="No space"):
+            log.begin(0, user="u", peer="", write="w", fields={}, changes=[])
+    made = log.begin(0, user="u", peer="", write="w", fields={}, changes=[])
+    log.end(0, made, outcome="done", text="")
+    assert [each["phase"] for each in log.tail()] == ["end", "begin"]
+    assert len(_lines(path)) == 3
+
+
+class _Full:
+    """Writes a few bytes, and then there is no room."""
+
+    def __init__(self, write: Callable[[int, bytes], int], room: int) -> None:
+        self._write = write
+        self._room = room
+
+    def __call__(self, handle: int, data: bytes) -> int:
+        if not self._room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room, self._room = self._room, 0
+        return self._write(handle, data[:room])
+
+
+async def test_nothing_is_changed_that_the_audit_log_does_not_take(
+    writer: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = writer.console.audit
+    assert audit is not None
+    page = await writer.post("/write/topic.create", {"name": "Orders"})
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", _Full(os.write, 0))
+        refused = await writer.post("/write/topic.create", confirmed(page), 400)
+    assert "nothing was done" in refused
+    assert audit.path in refused
+    # The disk has room again, and the same page confirms it.
+    assert "is there" in await writer.post("/write/topic.create", confirmed(page))
+
+
+async def test_what_was_done_is_shown_so_though_its_end_is_not_noted(
+    writer: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = writer.console.audit
+    assert audit is not None
+
+    def full(now_ms: int, identifier: str, *, outcome: str, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(audit, "end", full)
+    assert "is there" in await writer.write("topic.create", {"name": "Orders"})
+    assert "lacks the end of" in caplog.text

@@ -254,32 +254,45 @@ class App:
         word = form.fields.get(CONFIRM)
         if word is None or not self.console.confirmations.check(word, session, name, form, plan):
             return self._preview(request, name, form, plan, again=word is not None)
-        peer = request.client.host if request.client else ""
-        identifier = self.console.audit.begin(
-            self.console.now_ms(),
-            user=session.user,
-            peer=peer,
-            write=name,
-            fields=audit_fields(form),
-            changes=plan.changes,
-        )
+        try:
+            identifier = self.console.audit.begin(
+                self.console.now_ms(),
+                user=session.user,
+                peer=request.client.host if request.client else "",
+                write=name,
+                fields=audit_fields(form),
+                changes=plan.changes,
+            )
+        except OSError as error:
+            self.console.confirmations.take_back(word)
+            path = self.console.audit.path
+            raise OptionError(
+                f"nothing was done: the audit log {path} cannot be written: {error.strerror}"
+            ) from error
         try:
             outcome = await write.apply(asker, form, plan)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            self.console.audit.end(self.console.now_ms(), identifier, outcome="failed", text=text)
+            self._note_end(identifier, "failed", f"{type(error).__name__}: {error}")
             if not isinstance(error, OberthError):
                 raise
             outcome = Outcome(f"It failed: {error}", is_done=False)
         else:
-            word = "done" if outcome.is_done else "failed"
-            self.console.audit.end(
-                self.console.now_ms(), identifier, outcome=word, text=outcome.text
-            )
+            self._note_end(identifier, "done" if outcome.is_done else "failed", outcome.text)
         self.console.cluster.forget()
         return self.console.render(
             request, "outcome.html", 200 if outcome.is_done else 502, plan=plan, outcome=outcome
         )
+
+    def _note_end(self, identifier: str, outcome: str, text: str) -> None:
+        """Notes how a write went; it went so, even if that cannot be noted."""
+        audit = self.console.audit
+        assert audit is not None
+        try:
+            audit.end(self.console.now_ms(), identifier, outcome=outcome, text=text)
+        except OSError as error:
+            _LOG.error(
+                "%s lacks the end of %s, %s: %s (%s)", audit.path, identifier, outcome, text, error
+            )
 
     def _preview(
         self, request: Request, name: str, form: Form, plan: Plan, *, again: bool

@@ -48,7 +48,11 @@ class AuditLog:
         fields: Mapping[str, str],
         changes: Sequence[Sequence[str]],
     ) -> str:
-        """Write the line of a change before it is made; gives the id for `end`."""
+        """Write the line of a change before it is made; gives the id for `end`.
+
+        Raises:
+            OSError: it cannot be written; then nothing must be changed.
+        """
         identifier = secrets.token_hex(8)
         self._append(
             {
@@ -65,7 +69,11 @@ class AuditLog:
         return identifier
 
     def end(self, now_ms: int, identifier: str, *, outcome: str, text: str) -> None:
-        """Note how it went."""
+        """Note how it went.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         self._append(
             {
                 "time": iso_time(now_ms),
@@ -94,9 +102,12 @@ class AuditLog:
         self._append_text(json.dumps(entry, ensure_ascii=True, separators=(",", ":")) + "\n")
 
     def _append_text(self, text: str) -> None:
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             data = text.encode()
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                data = b"\n" + data  # a full disk cut the last line off
             while data:
                 data = data[os.write(handle, data) :]
             os.fsync(handle)

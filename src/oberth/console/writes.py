@@ -108,6 +108,10 @@ class Confirmations:
             self._used.popitem(last=False)
         return True
 
+    def take_back(self, word: str) -> None:
+        """What `check` accepted was not done, and may be confirmed again."""
+        self._used.pop(word.rpartition(".")[0], None)
+
     def _word(self, nonce: str, session: Session, name: str, form: Form, plan: Plan) -> str:
         return self._sign(
             "write", nonce, session.identifier, name, json.dumps(shown_fields(form)), plan.binding
