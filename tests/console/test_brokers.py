@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from tests.console.conftest import Browser, a_console, confirmed
 
 from oberth.client.messages import Message, MessageExt
+from oberth.client.producer import Producer
 from oberth.client.transactions import LocalTransactionState, TransactionProducer
 from oberth.console.cluster import BrokerKey
+from oberth.console.pages import waiting as pages_waiting
 from oberth.console.pages.settings import first_choice
+from oberth.console.pages.waiting import still_timed
 from oberth.remoting.code import RequestCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -42,6 +48,51 @@ async def test_what_waits_is_shown(reader: Browser, broker: EmbeddedBroker) -> N
     assert "makers" in page
     levels = page[page.index("Delay levels") :]
     assert '<td class="n">18</td><td class="n">1</td><td class="n">1</td>' in levels
+
+
+def timed(offset: int, due_ms: int, **properties: str) -> Any:
+    return SimpleNamespace(
+        queue_offset=offset,
+        broker_name="broker-a",
+        properties={"REAL_TOPIC": "Later", "TIMER_OUT_MS": str(due_ms), **properties},
+    )
+
+
+def test_what_was_recalled_or_stored_again_does_not_wait() -> None:
+    found = [
+        timed(8, 5000, UNIQ_KEY="rolls", TIMER_ROLL_TIMES="2"),
+        timed(7, 3000, UNIQ_KEY="later"),
+        timed(6, 2000, UNIQ_KEY="a", TIMER_DEL_UNIQKEY="Later+recalled"),
+        timed(5, 2000, UNIQ_KEY="b", TIMER_DEL_UNIQKEY="other"),
+        timed(4, 5000, UNIQ_KEY="rolls", TIMER_ROLL_TIMES="1"),
+        timed(3, 2000, UNIQ_KEY="other", REAL_TOPIC="Else"),
+        timed(2, 2000, UNIQ_KEY="recalled"),
+        timed(1, 2000, UNIQ_KEY="other"),
+        timed(0, 2000),
+    ]
+    kept = [(each.queue_offset, due_ms) for each, due_ms in still_timed(found)]
+    assert kept == [(8, 5000), (7, 3000), (3, 2000), (0, 2000)]
+
+
+async def test_a_recalled_message_waits_no_more_and_a_cut_look_says_so(
+    reader: Browser, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.broker.parts.config.recall_message_enable = True
+    async with Producer("makers", config=broker.client_config) as producer:
+        await producer.send(Message("Later", b"timed", keys="stays", delay_ms=3_600_000))
+        sent = await producer.send(
+            Message("Later", b"timed", keys="recalled-key", delay_ms=3_600_000)
+        )
+        assert "recalled-key" in await reader.get("/waiting")
+        await producer.recall_message("Later", sent.recall_handle or "")
+    page = await reader.get("/waiting")
+    assert "stays" in page
+    assert "recalled-key" not in page
+    assert "looked at" not in page
+    assert page.count('class="snip code"') == 1
+    monkeypatch.setattr(pages_waiting, "LOOKED_MAX", 2)
+    page = await reader.get("/waiting")
+    assert "only the 2 that were stored last were looked at" in page
 
 
 async def test_settings_of_a_silent_broker_leave_the_choice_of_another(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from oberth.client.admin import Admin
 from oberth.client.admin.base import Silent
 from oberth.client.messages import MessageExt
-from oberth.console.browse import browse
+from oberth.console.browse import Found, browse
 from oberth.console.cluster import Part
 from oberth.console.console import Console, Page, Write
 from oberth.console.pages.messages import message_link, snippets
@@ -54,11 +55,11 @@ async def waiting(console: Console, request: Request) -> Response:
     timed: list[Waiting] = []
     halves: list[Waiting] = []
     try:
-        timed = await _timed(admin, now_ms, silent)
+        timed = await _timed(admin, now_ms, silent, problems)
     except OberthError as error:
         problems.append(f"timed messages: {error}")
     try:
-        halves = await _halves(admin, silent)
+        halves = await _halves(admin, silent, problems)
     except OberthError as error:
         problems.append(f"transactions: {error}")
     levels = []
@@ -80,28 +81,53 @@ async def waiting(console: Console, request: Request) -> Response:
     )
 
 
-async def _timed(admin: Admin, now_ms: int, silent: Silent) -> list[Waiting]:
-    """Timed messages that are not due yet, those that were stored last first."""
+async def _timed(admin: Admin, now_ms: int, silent: Silent, problems: list[str]) -> list[Waiting]:
+    """Timed messages that are not due yet, the next first."""
     found = await _newest(admin, names.TIMER_TOPIC, silent)
-    made = []
-    for each in found:
-        until_ms = _number(each.properties.get(p.TIMER_OUT_MS, ""))
-        if until_ms > now_ms:
-            made.append(_waiting(each, until_ms, names.TIMER_TOPIC))
+    if found.cursor:
+        problems.append(
+            f"timed messages: only the {found.looked} that were stored last were looked at"
+        )
+    made = [
+        _waiting(each, until_ms, names.TIMER_TOPIC)
+        for each, until_ms in still_timed(found.messages)
+        if until_ms > now_ms
+    ]
     made.sort(key=lambda each: each.until_ms)
     return await _with_bodies(made[:SHOWN])
 
 
-async def _newest(admin: Admin, topic: str, silent: Silent) -> list[MessageExt]:
+def still_timed(newest_first: Sequence[MessageExt]) -> Iterator[tuple[MessageExt, int]]:
+    """The records of the timer topic that stand for a message, and when it is due.
+
+    A recall stores a marker with the time of the message that it names: neither of them waits. A
+    message that is due behind the timer's window is stored again each time the window has passed.
+    """
+    gone: set[tuple[str, str, int]] = set()
+    for each in newest_first:
+        until_ms = _number(each.properties.get(p.TIMER_OUT_MS, ""))
+        front = each.properties.get(p.REAL_TOPIC, "") + "+"
+        marked = each.properties.get(p.TIMER_DEL_UNIQKEY)
+        key = marked or each.properties.get(p.UNIQ_KEY)
+        if key is None:
+            yield each, until_ms
+            continue
+        # appendTopicForTimerDeleteKey has a marker's key begin with the topic.
+        named = (each.broker_name, key if key.startswith(front) else front + key, until_ms)
+        if marked is None and named not in gone:
+            yield each, until_ms
+        gone.add(named)
+
+
+async def _newest(admin: Admin, topic: str, silent: Silent) -> Found:
     try:
         stats = await admin.topic_stats(topic, silent=silent)
     except MQBrokerError as error:
         if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-            return []
+            return Found()
         raise
     ends = {(q.broker_name, q.queue_id): end for q, end in stats.offset_table.items()}
-    found = await browse(admin, topic, ends, is_newest_first=True, cursor=None, limit=LOOKED_MAX)
-    return found.messages
+    return await browse(admin, topic, ends, is_newest_first=True, cursor=None, limit=LOOKED_MAX)
 
 
 def _number(text: str) -> int:
@@ -118,7 +144,7 @@ async def _with_bodies(waiting: list[Waiting]) -> list[Waiting]:
     return [replace(each, body=line) for each, line in zip(waiting, lines, strict=True)]
 
 
-async def _halves(admin: Admin, silent: Silent) -> list[Waiting]:
+async def _halves(admin: Admin, silent: Silent, problems: list[str]) -> list[Waiting]:
     """Half messages that no end is known of: neither committed nor rolled back yet."""
     made = []
     try:
@@ -131,6 +157,11 @@ async def _halves(admin: Admin, silent: Silent) -> list[Waiting]:
         done = await admin.consumer_offset(names.TRANS_GROUP, queue)
         start = max(done or 0, ends.min_offset)
         found = await _forward(admin, queue, start, ends.max_offset)
+        if len(found) >= LOOKED_MAX and found[-1].queue_offset + 1 < ends.max_offset:
+            problems.append(
+                f"transactions: of {queue.broker_name} only the {len(found)} that were begun first "
+                "were looked at"
+            )
         ended = await _ended(admin, queue)
         made += [
             _waiting(each, 0, names.TRANS_HALF_TOPIC)
