@@ -157,6 +157,14 @@ async def test_users_and_policies(writer: Browser, broker: EmbeddedBroker, tmp_p
     page = await writer.get("/access", q="anna")
     assert "Topic:Orders" in page
     assert "Pub, Sub" in page
+    preview = await writer.post("/write/policy.save", {**policy, "action": ["Sub"]})
+    assert "Custom: Allow Pub, Sub on Topic:Orders" in preview
+    gone = await writer.post("/write/policy.delete", {"user": "anna", "resource": "Topic:Orders"})
+    await writer.write("policy.save", {**policy, "action": ["Pub"]})
+    for name, page in (("save", preview), ("delete", gone)):
+        page = await writer.post(f"/write/policy.{name}", confirmed(page))
+        assert "has changed since it was shown" in page
+        assert "Custom: Allow Pub on Topic:Orders" in page
     await writer.write("policy.delete", {"user": "anna", "resource": "Topic:Orders"})
     assert "Topic:Orders" not in (await writer.get("/access")).partition("<details")[0]
     await writer.write("user.delete", {"user": "anna"})

@@ -114,6 +114,21 @@ async def test_a_group_is_made_changed_and_deleted(writer: Browser, broker: Embe
     await writer.post("/write/group.delete", {"name": "TOOLS_CONSUMER"}, 400)
 
 
+async def test_a_group_that_reads_more_is_shown_again_before_it_is_deleted(
+    writer: Browser, broker: EmbeddedBroker
+) -> None:
+    await fill(broker)
+    page = await writer.post("/write/group.delete", {"name": "billing"})
+    async with Admin(config=broker.client_config) as admin:
+        await admin.create_topic("Returns")
+        await admin.reset_offsets("billing", "Returns", 0)
+        page = await writer.post("/write/group.delete", confirmed(page))
+        assert "has changed since it was shown" in page
+        assert broker.offsets("billing", "Orders") == {0: 4}
+        await writer.post("/write/group.delete", confirmed(page))
+        assert broker.offsets("billing", "Orders") == {}
+
+
 async def test_members_that_disagree_are_named(reader: Browser, broker: EmbeddedBroker) -> None:
     await fill(broker)
 

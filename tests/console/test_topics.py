@@ -141,6 +141,46 @@ async def test_ten_pages_of_topics(writer: Browser, broker: EmbeddedBroker) -> N
         await writer.get("/topics", sort=sort)
 
 
+CHANGED = "has changed since it was shown"
+
+
+async def test_a_topic_that_got_messages_or_readers_is_shown_again_before_it_is_deleted(
+    writer: Browser, broker: EmbeddedBroker
+) -> None:
+    async with Admin(config=broker.client_config) as admin:
+        await admin.create_topic("Orders", queue_nums=1)
+        await admin.create_group("billing")
+        page = await writer.post("/write/topic.delete", {"name": "Orders"})
+        async with Producer("makers", config=broker.client_config) as producer:
+            await producer.send(Message("Orders", b"1"))
+            page = await writer.post("/write/topic.delete", confirmed(page))
+            assert CHANGED in page
+            await admin.reset_offsets("billing", "Orders", 0)
+            page = await writer.post("/write/topic.delete", confirmed(page))
+            assert CHANGED in page
+            await producer.send(Message("Orders", b"2"))  # it has messages, as it had
+        assert "is deleted" in await writer.post("/write/topic.delete", confirmed(page))
+
+
+async def test_a_purge_of_what_another_group_has_not_read_is_shown_again(
+    writer: Browser, broker: EmbeddedBroker
+) -> None:
+    async with (
+        Admin(config=broker.client_config) as admin,
+        Producer("makers", config=broker.client_config) as producer,
+    ):
+        await producer.send(Message("Orders", b"1"))
+        await admin.create_group("billing")
+        form = {"name": "Orders", "before": "2100-01-01T00:00", "force": "1"}
+        page = await writer.post("/write/topic.purge", form)
+        await admin.reset_offsets("billing", "Orders", 0)
+        page = await writer.post("/write/topic.purge", confirmed(page))
+        assert CHANGED in page
+        assert "Not all consumed by: billing" in page
+        assert broker.bodies("Orders") == [b"1"]
+        assert "begins later" in await writer.post("/write/topic.purge", confirmed(page))
+
+
 # The audit log
 
 

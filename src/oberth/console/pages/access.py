@@ -116,7 +116,9 @@ async def _plan_delete_user(asker: Asker, form: Form) -> Plan:
     if not changes:
         raise OptionError(f"no broker knows user {name}")
     warnings = ["Its policies go with it; who signs as this user is refused from then on."]
-    return Plan(f"Delete user {name}", "Delete", changes, warnings, is_dangerous=True)
+    return Plan(
+        f"Delete user {name}", "Delete", changes, warnings, binding=repr(changes), is_dangerous=True
+    )
 
 
 async def _delete_user(asker: Asker, form: Form, plan: Plan) -> Outcome:
@@ -150,12 +152,32 @@ def _policy(form: Form) -> AclInfo:
 async def _plan_save_policy(asker: Asker, form: Form) -> Plan:
     policy = _policy(form).policies[0]
     entry = policy.entries[0]
-    then = f"{entry.decision} {', '.join(entry.actions)} on {entry.resource}"
-    then += f" from {', '.join(entry.source_ips)}" if entry.source_ips else ""
-    changes = [(label, "", f"{policy.policy_type}: {then}")
-               for label, _ in await _brokers(asker, form)]  # fmt: skip
+    resource, kind = entry.resource or "", policy.policy_type or ""
+    then = _policy_text(kind, entry)
+    changes = [(label, await _said_of(asker, address, _user(form), resource, kind), then)
+               for label, address in await _brokers(asker, form)]  # fmt: skip
     warnings = ["What this policy said of the same resource is replaced."]
-    return Plan(f"What {_user(form)} may do", "Save", changes, warnings)
+    return Plan(f"What {_user(form)} may do", "Save", changes, warnings, binding=repr(changes))
+
+
+def _policy_text(kind: str, entry: PolicyEntryInfo) -> str:
+    text = f"{kind}: {entry.decision} {', '.join(entry.actions)} on {entry.resource}"
+    return text + (f" from {', '.join(entry.source_ips)}" if entry.source_ips else "")
+
+
+async def _said_of(asker: Asker, address: str, user: str, resource: str, kind: str) -> str:
+    """What a broker's policies of a kind, "" for all, say of a resource for a user."""
+    found = await asker.admin.acls(address, SUBJECT + user)
+    texts = [
+        _policy_text(policy.policy_type or "", entry)
+        for each in found
+        if each.subject == SUBJECT + user
+        for policy in each.policies
+        if kind in ("", policy.policy_type)
+        for entry in policy.entries
+        if entry.resource == resource
+    ]
+    return "; ".join(sorted(texts)) or "–"
 
 
 async def _save_policy(asker: Asker, form: Form, plan: Plan) -> Outcome:
@@ -166,10 +188,13 @@ async def _save_policy(asker: Asker, form: Form, plan: Plan) -> Outcome:
 
 async def _plan_delete_policy(asker: Asker, form: Form) -> Plan:
     user, resource = _user(form), required(form, "resource", "the resource")
-    changes = [(label, resource, "–") for label, _ in await _brokers(asker, form)]
+    kind = form.fields.get("policy", "")
+    changes = [(label, await _said_of(asker, address, user, resource, kind), "–")
+               for label, address in await _brokers(asker, form)]  # fmt: skip
     return Plan(
-        f"Delete what is said of {resource} for {user}", "Delete", changes, is_dangerous=True
-    )
+        f"Delete what is said of {resource} for {user}", "Delete", changes,
+        binding=repr(changes), is_dangerous=True,
+    )  # fmt: skip
 
 
 async def _delete_policy(asker: Asker, form: Form, plan: Plan) -> Outcome:

@@ -350,6 +350,7 @@ async def _plan_delete(asker: Asker, form: Form) -> Plan:
     name = known_group_name(required(form, "name", "the group's name"))
     if names.is_system_group(name) or name in names.PREDEFINED_GROUPS:
         raise OptionError(f"group {name} is the brokers' own")
+    asker.console.cluster.forget()
     state = await asker.console.cluster.fresh()
     if name not in state.groups and name not in state.offsets:
         raise MQBrokerError(26, f"no broker knows group {name!r}")
@@ -362,9 +363,13 @@ async def _plan_delete(asker: Asker, form: Form) -> Plan:
     ]
     warnings = ["Its offsets, its retry topic and its dead letters are gone for good."]
     await asker.console.cluster.with_members(state, [name])
-    if state.members.get(name):
+    has_members = bool(state.members.get(name))
+    if has_members:
         warnings.append("It has members: they make it anew.")
-    return Plan(f"Delete group {name}", "Delete it", changes, warnings, is_dangerous=True)
+    return Plan(
+        f"Delete group {name}", "Delete it", changes, warnings,
+        binding=repr((topics, letters > 0, has_members)), is_dangerous=True,
+    )  # fmt: skip
 
 
 async def _delete(asker: Asker, form: Form, plan: Plan) -> Outcome:

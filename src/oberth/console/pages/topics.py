@@ -324,7 +324,10 @@ async def _plan_delete(asker: Asker, form: Form) -> Plan:
         ("offsets of groups", ", ".join(groups) or "none", "–"),
     ]
     warnings = ["The messages and how far groups have come in them are gone for good."]
-    return Plan(f"Delete topic {name}", "Delete it", changes, warnings, is_dangerous=True)
+    return Plan(
+        f"Delete topic {name}", "Delete it", changes, warnings,
+        binding=repr((count > 0, sorted(groups))), is_dangerous=True,
+    )  # fmt: skip
 
 
 async def _delete(asker: Asker, form: Form, plan: Plan) -> Outcome:
@@ -364,7 +367,10 @@ async def _plan_purge(asker: Asker, form: Form) -> Plan:
                 f"{', '.join(sorted(unread))} has not consumed all of it; tick the box to purge it "
                 "nevertheless"
             )
-    return Plan(f"Purge topic {name}", "Purge it", changes, warnings, is_dangerous=True)
+    return Plan(
+        f"Purge topic {name}", "Purge it", changes, warnings,
+        binding=repr(sorted(unread)), is_dangerous=True,
+    )  # fmt: skip
 
 
 async def _purge(asker: Asker, form: Form, plan: Plan) -> Outcome:
