@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http import cookies
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -110,6 +111,7 @@ async def test_pages_have_nothing_inline_and_nothing_from_elsewhere() -> None:
         ({"origin": "http://127.0.0.1:8082"}, 404),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
         ({"sec-fetch-site": "same-origin"}, 404),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
@@ -204,6 +206,16 @@ async def test_a_link_on_another_site_ends_no_session() -> None:
         assert inner.status_code == 303
         evil = await http.get("http://127.0.0.1:8082//evil.example/", headers=linked)
         assert "evil" not in evil.text
+
+
+@pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {}])
+async def test_a_form_of_another_site_ends_no_session(headers: dict[str, str]) -> None:
+    """It comes without the cookie, and over http beyond loopback without Sec-Fetch headers."""
+    for config in (WITH_TOKEN, replace(WITH_TOKEN, login=Login.NONE)):
+        async with Browser(Console(config)).http as http:
+            answer = await http.post("/login", data={"csrf": "x"}, headers=headers)
+            assert answer.status_code == 403
+            assert "set-cookie" not in answer.headers
 
 
 async def test_who_logs_in_in_one_tab_is_logged_in_in_all() -> None:

@@ -287,7 +287,9 @@ class Guard:
                 for name, value in HEADERS.items():
                     out[name] = value
                 out.setdefault("cache-control", "no-store")
-                for session in fresh:
+                # Not in the answer to a form: another site's comes without the cookie that the
+                # browser has, and this one would take its place and end the session.
+                for session in fresh if scope["method"] in ("GET", "HEAD") else ():
                     out.append("set-cookie", self.cookie(session.identifier))
             await send(message)
 
@@ -472,7 +474,10 @@ def _is_same_origin(headers: Headers) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return True  # no browser of today; the token decides
-    return urlsplit(origin).netloc == headers.get("host")
+    try:
+        return urlsplit(origin).netloc == headers.get("host")
+    except ValueError:
+        return False
 
 
 def _parse_form(data: bytearray, form: Form) -> Generator[None, None, None]:
