@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oberth.cli.main import oberth
+from oberth.errors import StoreFullError
 from oberth.testing.blocking import EmbeddedBroker
 
 
@@ -35,6 +38,34 @@ def dumped(source: EmbeddedBroker, tmp_path: Path) -> Path:
     assert "2 topics, 1 groups" in run(source, f"cluster dump --into {path}").stderr
     assert json.loads(run(source, "cluster dump").stdout) == json.loads(path.read_text())
     return path
+
+
+def test_a_dump_that_cannot_be_written_leaves_the_last_one(
+    source: EmbeddedBroker, dumped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dumped.read_text()
+    dumped.chmod(0o600)
+    other = dumped.with_name("other.json")
+    other.symlink_to(dumped)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _full)
+        refused = CliRunner().invoke(
+            oberth, ["cluster", "dump", "--into", str(dumped), "-n", source.namesrv_addr]
+        )
+    assert isinstance(refused.exception, StoreFullError)
+    assert dumped.read_text() == before
+    assert sorted(each.name for each in dumped.parent.iterdir()) == ["cluster.json", "other.json"]
+    dumped.write_text("")
+    run(source, f"cluster dump --into {other}")
+    assert other.is_symlink()
+    assert dumped.read_text() == before
+    assert dumped.stat().st_mode & 0o777 == 0o600
+    run(source, "cluster dump --into /dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+def _full(fd: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_dump_makes_another_cluster_the_same(source: EmbeddedBroker, dumped: Path) -> None:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from oberth.cli.output import OutputFile, say, write_json
+from oberth.cli.output import OutputFile, say, write_json, write_result_file
 from oberth.cli.remote import (
     ask,
     broker_topics,
@@ -110,7 +109,7 @@ def dump(path: str | None, namesrv: str, cluster: str | None, as_json: bool) -> 
         write_json(made)
     else:
         text = json.dumps(made, ensure_ascii=False, indent=2) + "\n"
-        Path(path).write_text(text, "utf-8")
+        write_result_file(path, text)
         if as_json:
             write_json({"file": path, "topics": len(made["topics"]), "groups": len(made["groups"])})
     say(

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import select
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -174,6 +175,30 @@ def reader_is_gone(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(number, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def write_result_file(path: str, text: str) -> None:
+    """A command's result as a file, which is as it was until all of the result is on the disk.
+
+    What is no file, as /dev/stdout or a pipe, is written to; and so is a file in a directory where
+    this user can make none.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from oberth.store.files import OsFileSystem  # most commands write none
+
+    target = os.path.realpath(path)
+    mode = os.stat(target).st_mode if os.path.exists(target) else None
+    if mode is not None and (
+        not stat.S_ISREG(mode) or not os.access(os.path.dirname(target), os.W_OK | os.X_OK)
+    ):
+        with open(target, "wb") as file:
+            file.write(text.encode())
+        return
+    OsFileSystem().write_file(target, text.encode())
+    if mode is not None:
+        os.chmod(target, stat.S_IMODE(mode))
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from oberth.cli.output import OutputFile, fail, say, tell, until_the_reader_leaves, write_json
+from oberth.cli.output import (
+    OutputFile,
+    fail,
+    say,
+    tell,
+    until_the_reader_leaves,
+    write_json,
+    write_result_file,
+)
 from oberth.cli.progress import Progress
 from oberth.cli.spark_options import (
     absolute,
@@ -108,9 +116,7 @@ def audit_command(
                         progress=progress,
                     )  # fmt: skip
         if receipt is not None:
-            with open(receipt, "w", encoding="utf-8") as file:
-                json.dump(report.receipt(), file, indent=1)
-                file.write("\n")
+            write_result_file(receipt, json.dumps(report.receipt(), indent=1) + "\n")
     except (OberthError, OSError) as error:
         if as_json:
             write_json({"equal": False, "unusable": str(error)})

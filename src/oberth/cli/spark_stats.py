@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from oberth.cli.output import OutputFile, say, tell, write_json, write_table
+from oberth.cli.output import (
+    OutputFile,
+    say,
+    tell,
+    write_json,
+    write_result_file,
+    write_table,
+)
 from oberth.cli.spark_options import (
     live_options,
     one_store,
@@ -42,8 +49,8 @@ def stats_command(
     with session(master, confs, app_name="oberth stats") as started:
         tables = collect(stats(started, root, given))
     if html is not None:
-        with open(html, "w", encoding="utf-8") as file:
-            file.write(report_html(f"Store {root}" if root else f"Topics of {namesrv}", tables))
+        title = f"Store {root}" if root else f"Topics of {namesrv}"
+        write_result_file(html, report_html(title, tables))
         say(f"written: {html}")
     if as_json:
         write_json(tables)
