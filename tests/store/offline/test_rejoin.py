@@ -16,6 +16,7 @@ from oberth.broker.broker import Broker
 from oberth.cli.main import oberth
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.offline.reader import StoreReader
+from oberth.store.offline.rebuild import sync_directory
 from oberth.store.offline.rejoin import cut_log
 
 
@@ -140,6 +141,30 @@ async def test_what_is_cut_off_is_on_the_disk_before_the_log_lacks_it(
     assert f"sync slave.parted/{names[1]} {SEGMENT}" in events[:truncated]
     assert "sync slave.parted" in events[:truncated]
     assert events[-2:] == ["sync slave/commitlog", "sync slave"]
+
+
+@pytest.mark.parametrize("given", ["slave", "slave/", "."])
+async def test_what_is_cut_off_lies_beside_a_store_of_any_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    end = await filled(tmp_path / "slave", (b"message ", 20))
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.chdir(tmp_path / "slave" if given == "." else tmp_path)
+    assert cut_log(given, 0).kept_in == str(tmp_path / "slave.parted")
+    assert synced[0] == str(tmp_path)
+    kept = b"".join(each.read_bytes() for each in sorted((tmp_path / "slave.parted").iterdir()))
+    assert len(kept) >= end
+    assert not list((tmp_path / "slave").glob("*.parted"))
+    synced.clear()
+    sync_directory("")
+    assert synced == [os.getcwd()]
 
 
 @pytest.mark.parametrize("can_tell", [True, False])

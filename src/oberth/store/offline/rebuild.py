@@ -527,9 +527,13 @@ def sync_tree(root: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Waits until a directory's names are on the disk, where the system can do that."""
+    """Waits until a directory's names are on the disk, where the system can do that.
+
+    Args:
+        path: of the directory; "", as os.path.dirname gives it, is the one the process is in.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path or ".", os.O_RDONLY)
     except OSError:
         return  # Windows cannot open a directory; there a rename is durable by itself
     try:

@@ -111,8 +111,9 @@ def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = No
         StoreError: the directory for what is cut off is there already.
         OSError: a file cannot be changed.
     """
+    root = os.path.abspath(root)  # beside "." there is nothing
     if kept_in is None:
-        kept_in = root.rstrip("/") + PARTED_SUFFIX
+        kept_in = root + PARTED_SUFFIX
     with locked(root):
         with StoreReader(root) as reader:
             segments = reader.layout.commit_log
