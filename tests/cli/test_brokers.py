@@ -36,6 +36,7 @@ from oberth.client import (
     LocalTransactionState,
     Message,
     MessageExt,
+    PopConsumer,
     Producer,
     TransactionProducer,
 )
@@ -207,6 +208,44 @@ async def test_what_nobody_has_an_offset_of_is_left_in_a_store() -> None:
         assert await left_of(admin, mq.address) == ["2 messages are left for 1 groups (g)"]
         await admin.reset_offsets("g", "T", -1)
         assert await left_of(admin, mq.address) == []
+
+
+async def test_what_was_popped_is_left_until_it_is_acknowledged() -> None:
+    async with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            await producer.send(Message("T", b"1"))
+        async with PopConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr) as consumer:
+            popped: list[MessageExt] = []
+            while not popped:
+                popped += await consumer.receive()
+            assert await left_of(admin, mq.address) != []
+            for each in popped:
+                await consumer.ack(each)
+        while await left_of(admin, mq.address):
+            mq.advance(seconds=20)
+
+
+async def test_no_store_is_called_empty_after_one_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = BrokerProcess(Member(2, "b-2", "s-2", {}, True), [])
+    looks = iter([[], ["1 delayed messages wait"], [], [], [], ["1 delayed messages wait"]])
+
+    async def look(admin: Any, address: str) -> list[str]:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    monkeypatch.setattr(brokers, "left_of", look)
+    monkeypatch.setattr(brokers, "DRAIN_LOOK_S", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await brokers.watch_drains(Admin(namesrv_addr="127.0.0.1:1"), [process])
+    assert [line.partition("drains: ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "1 delayed messages wait",
+        "all groups have read it; s-2 can be moved away",
+        "1 delayed messages wait",
+    ]
 
 
 async def test_a_transaction_that_is_not_ended_is_left_in_a_store() -> None:

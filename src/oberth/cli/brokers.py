@@ -414,7 +414,9 @@ async def left_of(admin: Admin, address: str) -> list[str]:
     halves, unread = 0, {}
     for topic in sorted(await admin.all_topic_configs(address)):
         groups = readers.get(topic, set())
-        if topic == names.TRANS_OP_HALF_TOPIC or (_is_passed_by(topic) and not groups):
+        if topic == names.TRANS_OP_HALF_TOPIC or topic.startswith(names.REVIVE_TOPIC_PREFIX):
+            continue  # they tell of other messages; what is acknowledged stays in them
+        if _is_passed_by(topic) and not groups:
             continue
         stats = (await admin.broker_topic_stats(address, topic)).offset_table
         ends = {queue.queue_id: each for queue, each in stats.items()}
@@ -477,6 +479,7 @@ def _waits_text(runtime: Mapping[str, str], halves: int) -> list[str]:
 async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None:
     """Say how much brokers that drain still hold, at every change; never ends."""
     said: dict[str, list[str]] = {}
+    emptied: set[str] = set()
     drained = [each for each in processes if each.member.drains]
     while drained:
         began = time.monotonic()
@@ -486,6 +489,11 @@ async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None
             except OberthError:
                 continue  # it is being started again
             name = process.member.name
+            if left:
+                emptied.discard(name)
+            elif name not in emptied:
+                emptied.add(name)  # said after the next look: what moves lies nowhere for a moment
+                continue
             if left != said.get(name):
                 said[name] = left
                 rest = "; ".join(left) or (
