@@ -691,7 +691,10 @@ class TimerMessageStore:
         is_rolling = unit is not None and unit.is_roll
         if is_rolling:
             topic, queue_id = names.TIMER_TOPIC, 0
-        elif not names.is_stored_topic(topic) or topic == names.TRANS_HALF_TOPIC:
+        elif not names.is_stored_topic(topic) or topic in (
+            names.TRANS_HALF_TOPIC,
+            names.TIMER_TOPIC,  # it would come from there, again and again
+        ):
             _LOG.error(
                 "the timed message at %d names topic %r, which no message can be delivered to",
                 commit_log_offset,
