@@ -10,6 +10,8 @@ import pytest
 from oberth.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
+    BODY_SIZE_MAX,
+    DIFFERENCE_END,
     MESSAGES_PER_POP_MAX,
     NORMAL,
     RETRY_V1,
@@ -75,18 +77,28 @@ def test_a_check_point_without_differences_counts_from_its_start() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"\xff", *(
+    [b"", b"[]", b"\xff", b"[" * 10_000, json.dumps({**BODY, "x": "x" * BODY_SIZE_MAX}).encode(), *(
         json.dumps({**BODY, **more}).encode()
         for more in (
             {"n": MESSAGES_PER_POP_MAX + 1}, {"n": 1 << 62}, {"n": "3"}, {"so": "x"}, {"t": ""},
             {"t": 5}, {"c": None}, {"d": 5}, {"d": ["0"]},
-            {"d": list(range(MESSAGES_PER_POP_MAX + 1))},
+            {"d": list(range(MESSAGES_PER_POP_MAX + 1))}, {"d": [-1, 0]}, {"d": [1, 0]},
+            {"d": [0, 0]}, {"d": [0, DIFFERENCE_END]}, {"so": -1}, {"so": (1 << 63) - 1},
+            {"pt": 1 << 63}, {"it": -(1 << 63) - 1}, {"pt": 1 << 62, "it": 1 << 62},
+            {"bm": 1 << 63},
         )
     )],
 )  # fmt: skip
 def test_what_is_no_check_point(body: bytes) -> None:
     with pytest.raises(CheckPointError):
         decode_check_point(body)
+
+
+def test_messages_may_lie_far_apart_and_wait_for_long() -> None:
+    far = {"so": 1 << 62, "d": [0, 7, DIFFERENCE_END - 1], "it": 9 * 10**18}
+    point = decode_check_point(json.dumps({**BODY, **far}).encode())
+    assert point.unacked() == [1 << 62, (1 << 62) + 7, (1 << 62) + DIFFERENCE_END - 1]
+    assert decode_check_point(point.encode()) == point
 
 
 def test_acknowledgements() -> None:
@@ -103,7 +115,9 @@ def test_acknowledgements() -> None:
     assert merged_ack([many, one]) == many
     assert merged_ack([one, many]) == PopAck((12, 11), 10, 5, 3, "T", "G", "b", is_batch=True)
     for body, tag in ((b'{"aol":5,"t":"T","c":"G"}', BATCH_ACK_TAG), (b'{"ao":"x"}', ACK_TAG),
-                      (b'{"aol":["1"],"t":"T","c":"G"}', BATCH_ACK_TAG)):  # fmt: skip
+                      (b'{"aol":["1"],"t":"T","c":"G"}', BATCH_ACK_TAG), (b"[" * 10_000, ACK_TAG),
+                      (b"[" * 10_000, BATCH_ACK_TAG),
+                      (b" " * BODY_SIZE_MAX + one.encode(), ACK_TAG)):  # fmt: skip
         with pytest.raises(CheckPointError):
             decode_ack(body, tag)
 

@@ -74,6 +74,45 @@ async def change(peer: Peer, popped: Popped, invisible_ms: int) -> Any:
 
 
 @plain
+async def test_messages_far_apart_are_looked_at_one_by_one(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check point of two messages that spans more than the queue has."""
+    asked: list[tuple[int, int]] = []
+    old = peer.mq.broker.services.old_messages
+    readable = old.readable
+
+    def counted(reader: Any, stretch: Any, then: Any) -> int:
+        if reader[0] == "messages of revive queue":
+            asked.append(stretch[2:])
+            assert len(asked) < 10
+            return min(readable(reader, stretch, then), 256)
+        return readable(reader, stretch, then)
+
+    monkeypatch.setattr(old, "readable", counted)
+    await peer.send(b"x")
+    await forge(peer, n=2, d=[0, (1 << 31) - 1])
+    await forge(peer, n=2, d=[0, 10**15])  # nobody hands out what is so far apart
+    await forge(peer, d=[0], so=(1 << 63) - 1)
+    await peer.later(3)
+    assert [offset for offset, _ in asked] == [0, (1 << 31) - 1]
+    assert peer.mq.bodies(RETRY) == [b"x"]
+    assert committed(peer) == 0
+
+
+@plain
+@pytest.mark.parametrize("tag", ["ck", "ack", "bAck"])
+async def test_a_body_that_is_nested_without_end_is_passed(peer: Peer, tag: str) -> None:
+    for body in (b"[" * 15_000, b'{"d":' * 3_000, b'{"aol":[' + b"1," * 20_000 + b"1]}"):
+        assert await send_to(peer, REVIVE, body, f"TAGS\x01{tag}\x02") == 0
+    await peer.send(b"x")
+    await forge(peer)
+    await peer.later(3)
+    assert peer.mq.bodies(RETRY) == [b"x"]
+    assert committed(peer) == 3
+
+
+@plain
 async def test_a_delayed_message_for_the_timers_own_topic_is_delivered_once(peer: Peer) -> None:
     """It names the timer's topic as its destination, and would come from there for ever."""
     assert await send_to(peer, names.TIMER_TOPIC, b"x", "DELAY\x011\x02") == 0

@@ -105,3 +105,24 @@ def test_what_does_not_parse_is_passed_over() -> None:
     for tag, body in ((CK_TAG, b"no"), (ACK_TAG, b"[]"), ("else", b"{}"), (None, b"")):
         revive.receive(revive.read_offset, tag, body)
     assert (revive.read_offset, len(revive)) == (4, 0)
+
+
+def test_early_acknowledgements_are_limited_by_what_they_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(revive_module, "EARLY_SIZE_MAX", 5_000)
+    revive = PopRevive(0, -1, 0)
+    sizes = []
+    for _ in range(100):
+        receive(revive, revive.read_offset, ack(20, 20, 21))
+        sizes.append(revive._early_size)
+    assert max(sizes) <= 5_000
+    assert max(sizes) >= 10 * sizes[0]
+    receive(revive, revive.read_offset, ack(10, *range(10, 1_000)))  # too large alone
+    assert (revive._early, revive._early_size) == ({}, 0)
+    receive(revive, revive.read_offset, ack(10, 11))
+    receive(revive, revive.read_offset, check_point(10))
+    assert revive._early_size == 0
+    due = revive.next_due(1 << 40)
+    assert due is not None
+    assert due.unacked() == [10, 12]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import lt
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -38,6 +39,12 @@ ACK_TIME_INTERVAL_MS: Final = 1000
 
 MESSAGES_PER_POP_MAX: Final = 32
 """Bits of ``bm``."""
+
+BODY_SIZE_MAX: Final = 16 << 10
+"""Bytes of a body. What a broker writes has some hundreds: names, and numbers of one pop."""
+
+DIFFERENCE_END: Final = 1 << 31
+"""Distances to the start offset are below it: in Java they are an int."""
 
 NORMAL: Final = "0"
 RETRY_V1: Final = "1"
@@ -152,16 +159,16 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
     fields = _object(body)
     number = min(_integer(fields, "n"), MESSAGES_PER_POP_MAX + 1)  # it may say any number
     differences = fields.get("d") or list(range(number))
-    if (
-        not isinstance(differences, list)
-        or len(differences) > MESSAGES_PER_POP_MAX
-        or not all(isinstance(each, int) for each in differences)
-    ):
-        raise CheckPointError(f"check point: d is {str(differences)[:100]}")
+    start_offset = _integer(fields, "so")
+    if not _are_differences(differences) or not 0 <= start_offset < LONG_END - DIFFERENCE_END:
+        raise CheckPointError(f"check point: so is {start_offset}, d is {str(differences)[:100]}")
+    pop_time, invisible_time = _integer(fields, "pt"), _integer(fields, "it")
+    if pop_time + invisible_time >= LONG_END:
+        raise CheckPointError(f"check point: pt is {pop_time}, it is {invisible_time}")
     return PopCheckPoint(
-        _integer(fields, "so"),
-        _integer(fields, "pt"),
-        _integer(fields, "it"),
+        start_offset,
+        pop_time,
+        invisible_time,
         _integer(fields, "q"),
         _text(fields, "t"),
         _text(fields, "c"),
@@ -169,6 +176,16 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
         tuple(differences),
         _integer(fields, "bm") & 0xFFFFFFFF,
         java_long(str(fields.get("rp")), 0),
+    )
+
+
+def _are_differences(differences: object) -> bool:
+    """Whether they are what a pop can have handed out: some numbers, ascending."""
+    return (
+        isinstance(differences, list)
+        and len(differences) <= MESSAGES_PER_POP_MAX
+        and all(isinstance(each, int) for each in differences)
+        and all(map(lt, [-1, *differences], [*differences, DIFFERENCE_END]))
     )
 
 
@@ -335,9 +352,11 @@ def encode_offset_list(offsets: Sequence[int]) -> tuple[int, ...]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
+    if len(body) > BODY_SIZE_MAX:
+        raise CheckPointError(f"{len(body)} bytes, allowed are {BODY_SIZE_MAX}")
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckPointError(f"{body[:100]!r}: {error}") from None
     if not isinstance(fields, dict):
         raise CheckPointError(f"{body[:100]!r} is no object")
@@ -346,7 +365,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _integer(fields: dict[str, Any], name: str) -> int:
     value = fields.get(name, 0)
-    if not isinstance(value, int):
+    if not isinstance(value, int) or not -LONG_END <= value < LONG_END:
         raise CheckPointError(f"{name} is {str(value)[:100]}")
     return value
 

@@ -14,6 +14,7 @@ AckMessageProcessor, ChangeInvisibleTimeProcessor.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -518,17 +519,25 @@ class PopService:
         return revived
 
     def _is_readable(self, check_point: PopCheckPoint, offsets: Sequence[int], reader: int) -> bool:
-        """Whether messages of a check point are in memory; else they are brought in."""
-        at, end = offsets[0], offsets[-1] + 1
-        while at < end:
+        """Whether messages of a check point are in memory; else they are brought in.
+
+        Looks at no more places than there are messages, however far they are from each other.
+        """
+        at = 0
+        while at < len(offsets):
             count = self._old_messages.readable(
                 ("messages of revive queue", reader),
-                (check_point.topic, check_point.queue_id, at, end - at),
+                (
+                    check_point.topic,
+                    check_point.queue_id,
+                    offsets[at],
+                    offsets[-1] + 1 - offsets[at],
+                ),
                 self._go_on,
             )
             if not count:
                 return False
-            at += count
+            at = bisect_left(offsets, offsets[at] + count, at + 1)
         return True
 
     def _go_on(self) -> None:

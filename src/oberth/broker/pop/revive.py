@@ -33,7 +33,9 @@ from oberth.broker.pop.check_point import (
 _LOG: Final = logging.getLogger(__name__)
 
 EARLY_ACKS_MAX: Final = 10_000
-"""Acknowledgements kept for check points that have not come yet; older ones are dropped."""
+"""Check points that have not come yet and have acknowledgements; of older ones they are dropped."""
+EARLY_SIZE_MAX: Final = 8 << 20
+"""Bytes of those acknowledgements, about."""
 
 
 class PopRevive:
@@ -51,6 +53,7 @@ class PopRevive:
         self.read_offset = min(committed + 1, end)
         self._check_points: OrderedDict[CheckPointKey, PopCheckPoint] = OrderedDict()
         self._early: OrderedDict[CheckPointKey, list[PopAck]] = OrderedDict()
+        self._early_size = 0
 
     def __len__(self) -> int:
         return len(self._check_points)
@@ -78,7 +81,9 @@ class PopRevive:
             # Delivered twice, after a crash: one entry, at the later place.
             check_point.bit_map |= old.bit_map
             del self._check_points[check_point.key]
-        for ack in self._early.pop(check_point.key, ()):
+        early = self._early.pop(check_point.key, ())
+        self._early_size -= sum(map(_size, early))
+        for ack in early:
             for acked in ack.offsets:
                 check_point.ack(acked)
         self._check_points[check_point.key] = check_point
@@ -87,20 +92,30 @@ class PopRevive:
         check_point = self._check_points.get(ack.key)
         if check_point is None:
             self._early.setdefault(ack.key, []).append(ack)
-            if len(self._early) > EARLY_ACKS_MAX:
-                self._early.popitem(last=False)
+            self._early_size += _size(ack)
+            while len(self._early) > EARLY_ACKS_MAX or self._early_size > EARLY_SIZE_MAX:
+                _, dropped = self._early.popitem(last=False)
+                self._early_size -= sum(map(_size, dropped))
             return
         for offset in ack.offsets:
             check_point.ack(offset)
 
+    def first(self) -> PopCheckPoint | None:
+        """The next check point to be dealt with, now or later."""
+        return next(iter(self._check_points.values()), None)
+
     def next_due(self, complete_until_ms: int) -> PopCheckPoint | None:
         """The next check point to be dealt with, if everything up to its time is known."""
-        if not self._check_points:
+        check_point = self.first()
+        if check_point is None or check_point.revive_time >= complete_until_ms:
             return None
-        check_point = next(iter(self._check_points.values()))
-        return check_point if check_point.revive_time < complete_until_ms else None
+        return check_point
 
     def done(self, check_point: PopCheckPoint) -> None:
-        """Its messages are acknowledged or in the retry topic."""
+        """Its messages are acknowledged or in the retry topic, or it will come again."""
         del self._check_points[check_point.key]
         self.committed = check_point.revive_offset
+
+
+def _size(ack: PopAck) -> int:
+    return 200 + len(ack.topic) + len(ack.group) + len(ack.broker_name) + 40 * len(ack.offsets)
