@@ -6,16 +6,18 @@ broker's clock is set forward, as in test_pop.py.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.broker.pop.test_pop import CHANGE, GROUP, TOPIC, Peer, Popped
+from tests.broker.pop.test_pop import CHANGE, GROUP, TOPIC, Peer, Popped, bodies
 
 from oberth.broker.pop import pop_service as module
 from oberth.formats import names
 from oberth.remoting.aio.client import RemotingClient
+from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
 from oberth.testing.virtual_clock import VirtualClock
 
@@ -119,3 +121,95 @@ async def test_a_delayed_message_for_the_timers_own_topic_is_delivered_once(peer
     await peer.later(2)
     await peer.later(2)
     assert peer.mq.bodies(names.TIMER_TOPIC) == [b"x"]
+
+
+# A store that takes a part
+
+
+@plain
+async def test_what_was_stored_is_not_stored_again_for_what_was_not(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three messages cannot be stored for a while."""
+    monkeypatch.setattr(module, "STEP_SIZE", 3)  # they are what one turn may do
+    service = peer.mq.broker.services.pop
+    append = service.append
+    refusals: list[int] = []
+    refuses = True
+
+    def takes_a_part(messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        kept = [m for m in messages if not refuses or bytes(m.body) != b"1"]
+        results = iter(append(kept))
+        refusals.append(len(messages) - len(kept))
+        full = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+        return [next(results) if m in kept else full for m in messages]
+
+    for number in range(3):
+        await peer.send(b"%d" % number)
+    assert len(await peer.pop()) == 3
+    monkeypatch.setattr(service, "append", takes_a_part)
+    await peer.later(35)
+    ticks = refusals.count(1)
+    assert ticks >= 3
+    await peer.later(1)
+    assert refusals.count(1) - ticks <= 20  # with each tick, and not with each turn
+    assert peer.mq.bodies(RETRY) == [b"0", b"2"]
+    refuses = False
+    await peer.later(1)
+    assert peer.mq.bodies(RETRY) == [b"0", b"2", b"1"]
+    assert bodies(await peer.pop_all()) == [b"0", b"1", b"2"]
+
+
+# Very much at once
+
+
+@plain
+async def test_what_is_due_at_once_comes_back_in_many_turns(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn of the loop reads so many records and brings so many messages back, not all."""
+    monkeypatch.setattr(module, "STEP_SIZE", 20)
+    service = peer.mq.broker.services.pop
+    count, of_each = 40, 8
+    for number in range(count * of_each):
+        await peer.send(b"%d" % number)
+    popped = [await peer.pop(maxMsgNums=of_each) for _ in range(count)]
+    assert sum(map(len, popped)) == count * of_each
+    turns: list[list[int]] = []
+    step, append = service._step, service.append
+
+    def counted_step() -> None:
+        turns.append([0, 0])
+        step()
+
+    def counted_append(messages: list[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        turns[-1][1] += len(messages)
+        return append(messages)
+
+    store = peer.mq.broker.parts.store
+    units = store.iterate_consume_queue
+
+    def counted_units(topic: str, *args: int) -> Any:
+        found = units(topic, *args)
+        if topic == REVIVE:
+            turns[-1][0] += len(found)
+        return found
+
+    monkeypatch.setattr(service, "_step", counted_step)
+    monkeypatch.setattr(service, "append", counted_append)
+    monkeypatch.setattr(store, "iterate_consume_queue", counted_units)
+    await peer.later(35)
+    await peer.mq.wait_until(lambda: len(peer.mq.bodies(RETRY)) == count * of_each, 30.0)
+    assert max(turn[0] for turn in turns) <= 20
+    assert max(turn[1] for turn in turns) <= 20
+    assert sum(turn[1] for turn in turns) == count * of_each
+    assert sorted(map(int, peer.mq.bodies(RETRY))) == list(range(count * of_each))
+
+
+@plain
+async def test_a_stop_leaves_no_turn_behind(peer: Peer) -> None:
+    service = peer.mq.broker.services.pop
+    service._step_handle = handle = asyncio.get_running_loop().call_soon(service._step)
+    service.stop()
+    assert handle.cancelled()
+    assert service._step_handle is None

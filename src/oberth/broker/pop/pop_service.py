@@ -13,6 +13,7 @@ AckMessageProcessor, ChangeInvisibleTimeProcessor.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from oberth.broker.tasks import StartTask
     from oberth.broker.timers import TimerService
     from oberth.broker.topic_configs import TopicConfigs
+    from oberth.formats.consume_queue import ConsumeQueueUnit
     from oberth.formats.message_store_config import MessageStoreConfig
     from oberth.store.files import FileSystem
     from oberth.store.message_store import MessageStore
@@ -70,10 +72,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 RETRY_QUEUE_NUMS: Final = 1
-REVIVE_BATCH: Final = 250
-"""Messages of one revive queue that are read in one turn."""
+STEP_SIZE: Final = 200
+"""Records of revive queues that one turn of the loop reads, and messages that it brings back."""
+BYTES_AS_ONE: Final = 4096
+"""A record counts once more for each so many bytes."""
 
-CHECK_POINTS_A_TURN: Final = 200
 PERSIST_INTERVAL_MS: Final = 10_000
 INIT_FROM_MIN: Final = 0
 
@@ -184,6 +187,10 @@ class PopService:
         self._complete_until_ms = 0
         # What must be dispatched before acknowledgements are complete up to a time: see _advance.
         self._advancing: tuple[int, int, bool] | None = None
+        self._step_handle: asyncio.Handle | None = None
+        self._next_revive = 0
+        # Queues that can go on at the next tick only. Behind a check point nothing is dealt with.
+        self._stuck: set[int] = set()
         self._next_persist_ms = 0
 
     def has_waiting(self) -> bool:
@@ -210,6 +217,7 @@ class PopService:
 
     def stop(self) -> None:
         """The broker stops: what is in memory goes into the log. On the loop."""
+        self._cancel_step()
         self.buffer.flush()
 
     # Handing out
@@ -426,13 +434,8 @@ class PopService:
         if len(self.buffer):
             self.buffer.on_time(now_ms)
         self._dispatch_now()
-        self._advance()
-        revived = 0
-        for revive in self._revives:
-            self._read(revive)
-            revived += self._revive(revive)
-        if revived:
-            self._dispatch_soon()
+        self._stuck.clear()
+        self._step()
         if now_ms >= self._next_persist_ms:
             self._next_persist_ms = now_ms + PERSIST_INTERVAL_MS
             self.orders.keep(
@@ -443,6 +446,42 @@ class PopService:
 
     def _orders_not_written(self) -> None:
         self.orders.is_dirty = True
+
+    def _step(self) -> None:
+        """Reads and brings back as much as one turn of the loop may; what is left follows."""
+        self._cancel_step()
+        if not self._delivers():
+            return
+        has_read = self._read_some()
+        self._advance()
+        if self._revive_some() or has_read:
+            self._step_handle = asyncio.get_running_loop().call_soon(self._step)
+
+    def _cancel_step(self) -> None:
+        if self._step_handle is not None:
+            self._step_handle.cancel()
+            self._step_handle = None
+
+    def _read_some(self) -> bool:
+        """Reads on in the revive queues; whether there was anything."""
+        left = STEP_SIZE
+        for revive in self._revives:
+            if left > 0:
+                left -= self._read(revive, left)
+        return left < STEP_SIZE
+
+    def _revive_some(self) -> bool:
+        """Deals with check points of the queues in turn; whether there may be more for now."""
+        left = STEP_SIZE
+        count = len(self._revives)
+        for queue_id in range(self._next_revive, self._next_revive + count):
+            revive = self._revives[queue_id % count]
+            if revive.queue_id not in self._stuck:
+                left = self._revive(revive, left)
+            if left <= 0:
+                self._next_revive = (queue_id + 1) % count
+                return True
+        return False
 
     def _advance(self) -> None:
         """Moves the time up to which every acknowledgement is in the revive queues.
@@ -462,13 +501,6 @@ class PopService:
             if timers.store.enqueue_behind == 0:
                 self._advancing = (time_ms, store.max_phy_offset, True)
             return
-        behind = sum(
-            store.max_offset_in_queue(self.revive_topic, revive.queue_id) - revive.read_offset
-            for revive in self._revives
-        )
-        for revive in self._revives:
-            if behind:
-                self._read(revive)
         if all(
             store.max_offset_in_queue(self.revive_topic, revive.queue_id) <= revive.read_offset
             for revive in self._revives
@@ -476,21 +508,23 @@ class PopService:
             self._complete_until_ms = time_ms
             self._advancing = None
 
-    def _read(self, revive: PopRevive) -> None:
+    def _read(self, revive: PopRevive, left: int) -> int:
+        """Reads on in one revive queue; what that took."""
         store = self._store
         topic = self.revive_topic
         end = store.max_offset_in_queue(topic, revive.queue_id)
         if revive.read_offset >= end:
-            return
+            return 0
         low = store.min_offset_in_queue(topic, revive.queue_id)
         offset = revive.read_offset = max(revive.read_offset, low)
         count = self._old_messages.readable(
             ("revive queue", revive.queue_id),
-            (topic, revive.queue_id, offset, min(REVIVE_BATCH, end - offset)),
+            (topic, revive.queue_id, offset, min(left, end - offset)),
             self._go_on,
         )
         if not count:
-            return
+            return 0
+        work = 0
         for unit in store.iterate_consume_queue(topic, revive.queue_id, offset, count):
             message = None
             if unit.is_message:
@@ -500,23 +534,25 @@ class PopService:
             else:
                 revive.receive(offset, message.tags, message.body)
             offset += 1
-
-    def _revive(self, revive: PopRevive) -> int:
-        """Deals with check points that are due; how many messages came back."""
-        revived = 0
-        committed = revive.committed
-        for _ in range(CHECK_POINTS_A_TURN):
-            check_point = revive.next_due(self._complete_until_ms)
-            if check_point is None:
+            work += 1 + unit.record_size // BYTES_AS_ONE
+            if work >= left:
                 break
-            count = self._bring_back(check_point, revive.queue_id)
-            if count is None:
-                break  # tried again at the next turn; nothing after it is dealt with before
-            revived += count
-            revive.done(check_point)
+        return work
+
+    def _revive(self, revive: PopRevive, left: int) -> int:
+        """Deals with check points that are due; what is left of the work that may be done."""
+        committed = revive.committed
+        while left > 0 and revive.queue_id not in self._stuck:
+            check_point = revive.first()
+            if check_point is None or check_point.revive_time >= self._complete_until_ms:
+                break
+            is_done, work = self._bring_back(check_point, revive.queue_id, left)
+            left -= work
+            if is_done:
+                revive.done(check_point)
         if revive.committed != committed:
             self._commit(self.revive_topic, REVIVE_GROUP, revive.queue_id, revive.committed)
-        return revived
+        return left
 
     def _is_readable(self, check_point: PopCheckPoint, offsets: Sequence[int], reader: int) -> bool:
         """Whether messages of a check point are in memory; else they are brought in.
@@ -544,40 +580,74 @@ class PopService:
         """What was not in memory is."""
         self.on_time(self._now_ms())
 
-    def _bring_back(self, check_point: PopCheckPoint, reader: int) -> int | None:
-        """Puts what is not acknowledged into the retry topic; None: not yet, or it failed."""
+    def _bring_back(self, check_point: PopCheckPoint, queue_id: int, left: int) -> tuple[bool, int]:
+        """Puts what is not acknowledged into the retry topic, as much as is `left` of the work.
+
+        What is dealt with counts as acknowledged, so that none comes back twice where another has
+        to wait.
+
+        Returns:
+            Whether nothing remains to be done, and the work that it was.
+        """
         offsets = check_point.unacked()
         if not offsets or check_point.topic not in self._topics:
-            return 0
-        if not self._is_readable(check_point, offsets, reader):
-            return None
-        retry_topic = check_point.topic
-        if not retry_topic.startswith(names.RETRY_PREFIX):
-            retry_topic = names.pop_retry_topic(
-                retry_topic, check_point.group, v2=self._config.enable_retry_topic_v2
-            )
-        queue_nums = RETRY_QUEUE_NUMS
-        if self._config.use_separate_retry_queue:
-            origin = self._topics.get(retried_topic(retry_topic, check_point.group) or "")
-            if origin is not None:
-                queue_nums = max(origin.write_queue_nums, queue_nums)
-        messages = []
+            return True, 1
+        if not self._is_readable(check_point, offsets, queue_id):
+            self._stuck.add(queue_id)
+            return False, 1
+        retry_topic, queue_nums = self._retry_topic(check_point)
+        retry_queue_id = check_point.queue_id if check_point.queue_id < queue_nums else 0
+        taken, messages, work = [], [], 0
         for offset in offsets:
             unit = self._store.consume_queue_unit(check_point.topic, check_point.queue_id, offset)
-            message = None
-            if unit is not None and unit.is_message:
-                message = self._store.look_message_by_offset(
-                    unit.commit_log_offset, unit.record_size
-                )
-            # The time of any message can be changed, also of what waits there for another group.
-            if message is not None and (
-                not is_shared(check_point.topic, check_point.group)
-                or is_own_retry(message.properties_raw, check_point.group)
-            ):
-                queue_id = check_point.queue_id if check_point.queue_id < queue_nums else 0
-                messages.append(self._again(message, retry_topic, queue_id, check_point))
-        if not messages:
-            return 0
+            work += 1 + (0 if unit is None else unit.record_size // BYTES_AS_ONE)
+            message = self._unacked_message(check_point, unit)
+            if message is None:
+                check_point.ack(offset)
+            else:
+                taken.append(offset)
+                messages.append(self._again(message, retry_topic, retry_queue_id, check_point))
+            if work >= left:
+                break
+        if messages:
+            if not self._make_retry_topic(check_point, retry_topic, queue_nums):
+                return True, work
+            if not self._put_again(check_point, taken, messages):
+                self._stuck.add(queue_id)
+        return not check_point.unacked(), work
+
+    def _retry_topic(self, check_point: PopCheckPoint) -> tuple[str, int]:
+        """Where messages of a check point come back, and how many queues that is to have."""
+        topic = check_point.topic
+        if not topic.startswith(names.RETRY_PREFIX):
+            topic = names.pop_retry_topic(
+                topic, check_point.group, v2=self._config.enable_retry_topic_v2
+            )
+        if self._config.use_separate_retry_queue:
+            origin = self._topics.get(retried_topic(topic, check_point.group) or "")
+            if origin is not None:
+                return topic, max(origin.write_queue_nums, RETRY_QUEUE_NUMS)
+        return topic, RETRY_QUEUE_NUMS
+
+    def _unacked_message(
+        self, check_point: PopCheckPoint, unit: ConsumeQueueUnit | None
+    ) -> MessageExt | None:
+        """A message of a check point, if it is there and is one of its group's."""
+        if unit is None or not unit.is_message:
+            return None
+        message = self._store.look_message_by_offset(unit.commit_log_offset, unit.record_size)
+        # The time of any message can be changed, also of what waits there for another group.
+        if message is None or (
+            is_shared(check_point.topic, check_point.group)
+            and not is_own_retry(message.properties_raw, check_point.group)
+        ):
+            return None
+        return message
+
+    def _make_retry_topic(
+        self, check_point: PopCheckPoint, retry_topic: str, queue_nums: int
+    ) -> bool:
+        """Makes a retry topic that is missing; False if there can be none of that name."""
         try:
             self._topics.create_internal(retry_topic, queue_nums)
         except IllegalNameError as error:
@@ -586,28 +656,41 @@ class PopService:
                 check_point.topic,
                 error,
             )
-            return 0
+            return False
         self._topics.widen_internal(retry_topic, queue_nums)
         for queue_id in range(queue_nums):
             if self._offsets.query(check_point.group, retry_topic, queue_id) < 0:
                 self._commit(retry_topic, check_point.group, queue_id, 0)
-        results = self.append(messages)
-        for result in results:
+        return True
+
+    def _put_again(
+        self,
+        check_point: PopCheckPoint,
+        offsets: Sequence[int],
+        messages: list[MessageExtBrokerInner],
+    ) -> bool:
+        """Puts messages of a check point into its retry topic; whether none has to wait."""
+        waiting = None
+        for offset, message, result in zip(offsets, messages, self.append(messages), strict=True):
             if result.status in _NEVER_TAKEN:
                 # It stays in its topic. Waiting would keep back everything after it.
                 _LOG.error(
                     "%s: a message can never be delivered again: %s",
-                    retry_topic,
+                    message.topic,
                     result.status.name,
                 )
             elif not result.ok:
-                _LOG.error(
-                    "%s: a message could not be delivered again yet: %s",
-                    retry_topic,
-                    result.status.name,
-                )
-                return None
-        return len(messages)
+                waiting = waiting or result.status
+                continue
+            check_point.ack(offset)
+        if waiting is not None:
+            _LOG.error(
+                "%s: a message could not be delivered again yet: %s",
+                messages[0].topic,
+                waiting.name,
+            )
+        self._dispatch_soon()
+        return waiting is None
 
     def _again(
         self, message: MessageExt, retry_topic: str, queue_id: int, check_point: PopCheckPoint
