@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.broker.pop.test_pop import CHANGE, GROUP, TOPIC, Peer, Popped, bodies
+from tests.broker.pop.test_pop import CHANGE, GROUP, POP, TOPIC, Peer, Popped, bodies
 
 from oberth.broker.pop import pop_service as module
 from oberth.formats import names
@@ -121,6 +121,55 @@ async def test_a_delayed_message_for_the_timers_own_topic_is_delivered_once(peer
     await peer.later(2)
     await peer.later(2)
     assert peer.mq.bodies(names.TIMER_TOPIC) == [b"x"]
+
+
+# Invisible times that no timer can wait for
+
+
+async def test_an_invisible_time_is_no_longer_than_the_timer_can_wait(peer: Peer) -> None:
+    await peer.send(b"x")
+    response = await peer.call(POP, peer.pop_fields(invisibleTime=(1 << 63) - 1))
+    assert response.fields["invisibleTime"] == str(DELAY_MAX_S * 1000)
+    (popped,) = peer.popped(response)
+    peer.mq.clock.advance(ms=1)
+    changed = await change(peer, popped, 9 * 10**18)
+    assert changed.code == 0
+    assert changed.fields["invisibleTime"] == str(DELAY_MAX_S * 1000)
+    await peer.later(DELAY_MAX_S - 5)
+    assert await peer.pop_all() == []
+    await peer.later(10)
+    assert bodies(await peer.pop_all()) == [b"x"]
+
+
+async def test_an_ordered_invisible_time_is_no_longer_either(peer: Peer) -> None:
+    await peer.send(b"x")
+    (popped,) = await peer.pop(order="true", queueId=0, invisibleTime=9 * 10**18)
+    assert (await change(peer, popped, (1 << 63) - 1)).code == 0
+    peer.mq.clock.advance(seconds=DELAY_MAX_S + 1)
+    assert bodies(await peer.pop(order="true", queueId=0)) == [b"x"]
+
+
+@plain
+async def test_a_check_point_of_another_age_keeps_nothing_back(peer: Peer) -> None:
+    """It goes through the timer again, with what is acknowledged, and comes in its time."""
+    now_ms = peer.mq.clock()
+    for number in range(4):
+        await peer.send(b"%d" % number)
+    end_ms = now_ms + 2 * DELAY_MAX_S * 1000
+    for queue_id in range(8):
+        await forge(peer, queue_id=queue_id, pt=now_ms, it=9 * 10**18)
+        await forge(peer, queue_id=queue_id, c="Late", pt=now_ms, it=end_ms - now_ms, n=3)
+    for queue_id in range(8):
+        ack = {"c": "Late", "pt": now_ms, "ao": 1}
+        await forge(peer, "ack", queue_id=queue_id, **ack)
+    assert len(await peer.pop()) == 4
+    await peer.later(35)
+    assert sorted(peer.mq.bodies(RETRY)) == [b"0", b"1", b"2", b"3"]
+    late = f"%RETRY%Late_{TOPIC}"
+    for _ in range(4):
+        await peer.later(DELAY_MAX_S / 2)
+    assert sorted(peer.mq.bodies(late)) == [b"0"] * 8 + [b"2"] * 8
+    assert len(peer.mq.bodies(RETRY)) == 4
 
 
 # A store that takes a part

@@ -76,6 +76,8 @@ STEP_SIZE: Final = 200
 """Records of revive queues that one turn of the loop reads, and messages that it brings back."""
 BYTES_AS_ONE: Final = 4096
 """A record counts once more for each so many bytes."""
+COMES_EARLY_MS: Final = 5000
+"""A check point that comes longer before its time than this was not meant to come yet."""
 
 PERSIST_INTERVAL_MS: Final = 10_000
 INIT_FROM_MIN: Final = 0
@@ -221,6 +223,10 @@ class PopService:
         self.buffer.flush()
 
     # Handing out
+
+    def invisible_ms(self, wanted_ms: int) -> int:
+        """How long messages stay invisible: as long as is wanted, or as the timer can wait."""
+        return min(wanted_ms, self._store_config.timer_max_delay_sec * 1000)
 
     def next_revive_queue(self) -> int:
         """The revive queue of a pop; they are used in turn."""
@@ -378,7 +384,9 @@ class PopService:
         self, body: bytes, queue_id: int, tag: str, unique_key: str, due_ms: int
     ) -> MessageExtBrokerInner:
         now_ms = self._now_ms()
-        due_ms = min(due_ms, now_ms + self._store_config.timer_max_delay_sec * 1000)
+        latest_ms = now_ms + self._store_config.timer_max_delay_sec * 1000
+        # In whole seconds: an acting slave is asked again for what is on its way, by its bytes.
+        due_ms = min(due_ms, latest_ms // 1000 * 1000)
         properties = (
             f"TAGS\x01{tag}\x02TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{unique_key}\x02"
         )
@@ -542,17 +550,32 @@ class PopService:
     def _revive(self, revive: PopRevive, left: int) -> int:
         """Deals with check points that are due; what is left of the work that may be done."""
         committed = revive.committed
+        far_ms = self._now_ms() + COMES_EARLY_MS + 2 * self._store_config.timer_precision_ms
         while left > 0 and revive.queue_id not in self._stuck:
             check_point = revive.first()
-            if check_point is None or check_point.revive_time >= self._complete_until_ms:
+            if check_point is None:
                 break
-            is_done, work = self._bring_back(check_point, revive.queue_id, left)
+            if check_point.revive_time > far_ms:
+                # The timer takes no delay so long. It goes through it again, with what is
+                # acknowledged: everything behind it would have to wait for it here.
+                is_done, work = self._put_off(check_point, revive.queue_id), 1
+            elif check_point.revive_time < self._complete_until_ms:
+                is_done, work = self._bring_back(check_point, revive.queue_id, left)
+            else:
+                break
             left -= work
             if is_done:
                 revive.done(check_point)
         if revive.committed != committed:
             self._commit(self.revive_topic, REVIVE_GROUP, revive.queue_id, revive.committed)
         return left
+
+    def _put_off(self, check_point: PopCheckPoint, queue_id: int) -> bool:
+        """Gives a check point to the timer once more."""
+        if self.put_check_point(check_point, queue_id):
+            return True
+        self._stuck.add(queue_id)
+        return False
 
     def _is_readable(self, check_point: PopCheckPoint, offsets: Sequence[int], reader: int) -> bool:
         """Whether messages of a check point are in memory; else they are brought in.

@@ -273,6 +273,7 @@ class AckMessageProcessor:
         """200053: a message is to stay invisible for another time, from now on."""
         del channel
         header = request.header(ChangeInvisibleTimeRequestHeader)
+        header.invisible_time = self._service.invisible_ms(header.invisible_time)
         try:
             receipt = parse_receipt(header.extra_info)
         except CheckPointError as error:
