@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.broker.pop.test_pop import CHANGE, GROUP, POP, TOPIC, Peer, Popped, bodies
+from tests.broker.pop.test_pop import BATCH, CHANGE, GROUP, POP, TOPIC, Peer, Popped, bodies
 
 from oberth.broker.pop import pop_service as module
+from oberth.broker.pop.check_point import parse_receipt
 from oberth.formats import names
 from oberth.remoting.aio.client import RemotingClient
+from oberth.remoting.code import ResponseCode
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
 from oberth.testing.virtual_clock import VirtualClock
@@ -262,3 +264,46 @@ async def test_a_stop_leaves_no_turn_behind(peer: Peer) -> None:
     service.stop()
     assert handle.cancelled()
     assert service._step_handle is None
+
+
+# Acknowledgements
+
+
+def batch_entry(popped: Popped, bits: str, **changes: object) -> dict[str, object]:
+    receipt = parse_receipt(popped.receipt)
+    return {
+        "c": GROUP, "t": TOPIC, "r": "0", "so": receipt.start_offset, "q": receipt.queue_id,
+        "rq": receipt.revive_queue_id, "pt": receipt.pop_time, "it": receipt.invisible_time,
+        "b": bits, **changes,
+    }  # fmt: skip
+
+
+async def batch_ack(peer: Peer, *entries: dict[str, object]) -> int:
+    body = json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
+    return int((await peer.call(BATCH, {}, body)).code)
+
+
+async def test_acks_behind_one_that_is_refused_count(peer: Peer) -> None:
+    for number in range(3):
+        await peer.send(b"%d" % number)
+    popped = await peer.pop()
+    refused = batch_entry(popped[0], "AQ==", so=1000)
+    unknown = batch_entry(popped[0], "AQ==", t="Nowhere")
+    wanted = batch_entry(popped[0], "Aw==")
+    assert await batch_ack(peer, refused, unknown, wanted) == ResponseCode.TOPIC_NOT_EXIST
+    assert await batch_ack(peer, wanted) == 0
+    await peer.later(35)
+    assert bodies(await peer.pop_all()) == [b"2"]
+
+
+async def test_ordered_acks_behind_one_that_is_refused_count(peer: Peer) -> None:
+    """The second of three messages was not handed out: it has another tag."""
+    for number, tag in enumerate("ABA"):
+        await peer.send(b"%d" % number, properties=f"TAGS\x01{tag}\x02")
+    popped = await peer.pop(order="true", queueId=0, exp="A")
+    assert bodies(popped) == [b"0", b"2"]
+    entry = batch_entry(popped[0], "Bg==")
+    assert await batch_ack(peer, entry) == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 0
+    assert await peer.ack(popped[0]) == 0
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 3

@@ -156,16 +156,18 @@ class AckMessageProcessor:
         )
         if not body.acks:
             return create_response(request, ResponseCode.NO_MESSAGE)
+        answer = _OK
         done = 0
         for each in body.acks:
             done += 1 + len(each.b) // _BITS_OF_ONE
             if done >= ACKS_A_TURN:
                 done = 0
                 yield
-            code, remark = self._batch(each, body.broker_name)
-            if code != ResponseCode.SUCCESS:
-                return create_response(request, code, remark)
-        return create_response(request, ResponseCode.SUCCESS)
+            # Those behind one that is refused are acknowledged; the last refusal is the answer.
+            entry = self._batch(each, body.broker_name)
+            if entry != _OK:
+                answer = entry
+        return create_response(request, *answer)
 
     def _batch(self, batch: BatchAck, broker_name: str) -> _Answer:
         topic = real_topic(batch.t, batch.c, batch.r)
@@ -208,11 +210,12 @@ class AckMessageProcessor:
         return _OK if self._service.buffer.ack(ack) else None
 
     def _ack_in_order(self, ack: PopAck) -> _Answer:
+        answer = _OK
         for offset in ack.offsets:
             if not self._service.ack_in_order(
                 ack.topic, ack.group, ack.queue_id, offset, ack.pop_time
             ):
-                return (
+                answer = (
                     int(ResponseCode.MESSAGE_ILLEGAL),
                     f"offset is illegal, key:{ack.topic}@{ack.group}, old:"
                     f"{self._offsets.query(ack.group, ack.topic, ack.queue_id)}, "
@@ -222,7 +225,7 @@ class AckMessageProcessor:
             ack.topic, ack.group, ack.queue_id, None, self._now_ms()
         ):
             self._pops.queue_unlocked(ack.topic, ack.group, ack.queue_id)
-        return _OK
+        return answer
 
     def _check_queue(self, topic: str, queue_id: int) -> _Answer | None:
         topic_config = self._topics.get(topic)
