@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from oberth.broker.consumer_offsets import ConsumerOffsets
     from oberth.broker.consumers import ConsumerTable
     from oberth.broker.lite.lite_service import LiteService
+    from oberth.broker.pop.pop_service import PopService
     from oberth.broker.static_topics import StaticTopics
     from oberth.broker.stats import BrokerStats
     from oberth.broker.subscription_groups import SubscriptionGroups
@@ -41,6 +42,7 @@ class Deletions:
         offsets: ConsumerOffsets,
         consumers: ConsumerTable,
         stats: BrokerStats,
+        pop: PopService,
         lite: LiteService,
         wake_topic: Callable[[str], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Deletions:
         self._offsets = offsets
         self._consumers = consumers
         self._stats = stats
+        self._pop = pop
         self._lite = lite
         self._wake_topic = wake_topic
 
@@ -70,6 +73,7 @@ class Deletions:
             self._static_topics.delete(topic)
             self._topics.delete(topic)
             self._groups.forget_topic(topic)
+            self._pop.on_topic_deleted(topic)
             self._stats.topic_deleted(topic)
             deleted += self._store.remove_topics([topic])
             self._wake_topic(topic)

@@ -282,6 +282,7 @@ class Services:
             offsets=parts.offsets,
             consumers=parts.consumers,
             stats=parts.stats,
+            pop=self.pop,
             lite=self.lite,
             wake_topic=self.dispatching.wake_topic,
         )

@@ -152,3 +152,19 @@ def test_a_reset_stores_what_waits_and_commits_nothing() -> None:
     assert [each for each, _, _ in rig.stored] == [check_point_of(10)]
     assert rig.committed == []
     assert (len(rig.buffer), rig.buffer.latest_offset("T", "G", 0)) == (1, -1)
+
+
+def test_of_a_deleted_topic_nothing_is_stored_or_committed() -> None:
+    rig = Rig()
+    other = PopCheckPoint(10, POP_MS, INVISIBLE_MS, 0, "other", "G", "b", (0,))
+    assert all(rig.add(start, queue_id=queue_id) for start, queue_id in ((10, 0), (12, 0), (10, 1)))
+    assert rig.buffer.add(other, 5, 11, POP_MS)
+    assert rig.buffer.ack(ack_of(12, 12, 13))
+    rig.buffer.forget_topic("T")
+    assert (len(rig.buffer), rig.buffer.latest_offset("T", "G", 0)) == (1, -1)
+    assert not rig.buffer.ack(ack_of(10, 10, 11))
+    assert rig.add(10), "the topic is made again"
+    assert rig.buffer.ack(ack_of(10, 10, 11))
+    assert rig.committed == [("T", "G", 0, 12)]
+    rig.buffer.flush()
+    assert [each for each, _, _ in rig.stored] == [other]

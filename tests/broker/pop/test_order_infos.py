@@ -160,3 +160,27 @@ def test_the_file_is_as_it_was_when_it_was_begun(monkeypatch: pytest.MonkeyPatch
     again.read(document)
     assert again.encode() == before
     assert again.visible_at("T0", "G", 0) == 50
+
+
+def test_acknowledgements_of_a_deleted_topic_have_no_effect_on_another_of_its_name() -> None:
+    infos = OrderInfos()
+    popped(infos, 0, 1)
+    infos.update(
+        "T@x", "G", 0, [0], attempt_id=None, pop_time=1, invisible_time=500, retry_flag="0"
+    )
+    infos.is_dirty = False
+    infos.forget_topic("other")
+    assert not is_dirty(infos)
+    infos.forget_topic("T")
+    assert is_dirty(infos)
+    assert not infos.is_blocked(*Q, None, 1_000)
+    assert infos.visible_at(*Q) is None
+    assert not infos.set_next_visible(*Q, 0, 1_000, 5_000)
+    for pop_time in (1_000, 0):
+        assert infos.commit_and_next(*Q, 0, pop_time, 0) in (NO_EFFECT, UNKNOWN_OFFSET)
+    assert infos.is_blocked("T@x", "G", 0, None, 1)
+    again = OrderInfos()
+    again.read(parse_config(infos.encode(), name="consumerOrderInfo.json"))
+    assert again.commit_and_next(*Q, 0, 1_000, 0) == NO_EFFECT
+    assert popped(infos, 0, 1) == ["0 3 0"]  # delivered for the first time
+    assert infos.commit_and_next(*Q, 0, 1_000, 0) == 1

@@ -307,3 +307,56 @@ async def test_ordered_acks_behind_one_that_is_refused_count(peer: Peer) -> None
     assert peer.mq.offsets(GROUP, TOPIC)[0] == 0
     assert await peer.ack(popped[0]) == 0
     assert peer.mq.offsets(GROUP, TOPIC)[0] == 3
+
+
+# Topics that are deleted and made again
+
+
+async def delete_and_make_again(peer: Peer, count: int) -> None:
+    assert (await peer.call(DELETE_TOPIC, {"topic": TOPIC})).code == 0
+    for number in range(count):
+        await peer.send(b"new %d" % number)
+    peer.mq.broker.services.dispatching.now()
+
+
+async def test_what_was_handed_out_of_a_deleted_topic_moves_no_offset_in_order(
+    peer: Peer,
+) -> None:
+    for number in range(5):
+        await peer.send(b"%d" % number)
+    order: dict[str, object] = {"order": "true", "queueId": 0}
+    old = await peer.pop(**order)
+    assert len(old) == 5
+    peer.mq.clock.advance(ms=1)
+    await delete_and_make_again(peer, 0)
+    await peer.send(b"new 0")
+    # A group that is there before the messages of the new topic has an offset, too.
+    peer.mq.broker.parts.offsets.commit(GROUP, TOPIC, 0, 0, peer.mq.clock())
+    for number in range(1, 10):
+        await peer.send(b"new %d" % number)
+    peer.mq.broker.services.dispatching.now()
+    for each in old:
+        assert await peer.ack(each) == 0
+    assert bodies(await peer.pop(**order)) == [b"new %d" % number for number in range(10)]
+    for each in old:
+        assert await peer.ack(each) == 0
+    assert peer.mq.offsets(GROUP, TOPIC)[0] == 0
+
+
+async def test_what_was_handed_out_of_a_deleted_topic_moves_no_offset(peer: Peer) -> None:
+    for number in range(5):
+        await peer.send(b"%d" % number)
+    old = await peer.pop()
+    assert len(old) == 5
+    peer.mq.clock.advance(ms=1)
+    await delete_and_make_again(peer, 10)
+    assert len(peer.mq.broker.services.pop.buffer) == 0
+    for each in old:
+        assert await peer.ack(each) == 0
+    found = await peer.pop()
+    assert bodies(found) == [b"new %d" % number for number in range(10)]
+    for each in found:
+        assert await peer.ack(each) == 0
+    await peer.later(35)
+    assert await peer.pop_all() == []
+    await peer.mq.wait_until(lambda: peer.mq.offsets(GROUP, TOPIC)[0] == 10, 30.0)

@@ -126,6 +126,14 @@ class PopBuffer:
             if not entry.is_finished:
                 self._store_entry(entry)
 
+    def forget_topic(self, topic: str) -> None:
+        """A topic is deleted: what waits is neither stored nor moves an offset."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            for entry in self._queues.pop(key):
+                if not entry.is_finished:
+                    assert entry.check_point is not None
+                    del self._entries[entry.check_point.key]
+
     def _queue_of(self, check_point: PopCheckPoint) -> deque[_Entry]:
         key = (check_point.topic, check_point.group, check_point.queue_id)
         return self._queues.setdefault(key, deque())

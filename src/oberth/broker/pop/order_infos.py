@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from oberth.broker.consumer_offsets import keys_of_topic
 from oberth.broker.pop.check_point import encode_offset_list
 from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key
 from oberth.remoting.bodies.base import result_at_once
@@ -170,6 +171,15 @@ class OrderInfos:
     def forget(self, topic: str, group: str) -> None:
         """A topic is deleted: nothing of it waits."""
         if self._table.pop(offset_key(topic, group), None) is not None:
+            self.is_dirty = True
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is deleted: acknowledgements of what was handed out have no effect any more.
+
+        What is left of a queue fits no pop, so that they have none in another topic of that name.
+        """
+        for key in keys_of_topic(self._table, topic):
+            self._table[key] = {queue_id: OrderInfo() for queue_id in self._table[key]}
             self.is_dirty = True
 
     def keep(self, known: Any) -> None:

@@ -429,6 +429,11 @@ class PopService:
             self._commit(topic, group, queue_id, following)
         return True
 
+    def on_topic_deleted(self, topic: str) -> None:
+        """What was handed out of a topic must not move offsets in another of its name."""
+        self.orders.forget_topic(topic)
+        self.buffer.forget_topic(topic)
+
     def on_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.orders.clear(topic, group, queue_id)
         self.buffer.forget_queue(topic, group, queue_id)
