@@ -88,15 +88,16 @@ async def ask(server: GrpcServer, body: bytes = b"hello", **more: Any) -> bytes:
 class Raw:
     """A connection on which a test writes what it wants."""
 
-    def __init__(self, server: GrpcServer) -> None:
+    def __init__(self, server: GrpcServer, before: bytes = b"") -> None:
         self._server = server
+        self._before = before
         self.encoder = Encoder()
         self.received = b""
 
     async def __aenter__(self) -> Raw:
         address = self._server.address
         self.reader, self.writer = await asyncio.open_connection(address.host, address.port)
-        self.writer.write(PREFACE + SettingsFrame(0).serialize())
+        self.writer.write(self._before + PREFACE + SettingsFrame(0).serialize())
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -219,19 +219,20 @@ class ServerConnection:
     Attributes:
         last_stream_id: the highest that the peer has opened.
         frame_size_max: of a frame that the peer takes.
+        pending: bytes of data that wait for `take_output`.
     """
 
     __slots__ = (
         "_block", "_block_flags", "_block_frames", "_block_stream", "_buffer", "_connection_window",
         "_decoder", "_has_preface", "_is_begun", "_out", "_peer_room", "_position", "_reset",
         "_room", "_shrinks_table", "_stream_room", "_streams", "_streams_max", "_unreturned",
-        "_window", "frame_size_max", "last_stream_id",
+        "_window", "frame_size_max", "last_stream_id", "pending",
     )  # fmt: skip
 
     def __init__(
         self, *, streams_max: int, window: int, connection_window: int, header_list_max: int
     ) -> None:
-        self.last_stream_id = 0
+        self.last_stream_id = self.pending = 0
         self.frame_size_max = FRAME_SIZE_MAX
         self._streams_max = streams_max
         self._window = window
@@ -565,6 +566,7 @@ class ServerConnection:
         """Data, not more than there is `room` for."""
         size = len(data)
         self._room -= size
+        self.pending += size
         self._streams[stream_id].room -= size
         self._out.append(_HEAD.pack(size << 8, 0, stream_id))
         self._out.append(bytes(data))
@@ -577,6 +579,7 @@ class ServerConnection:
         if size > self.room(stream_id) or self._shrinks_table:
             return False
         self._room -= size
+        self.pending += size
         self._out += (
             _HEAD.pack(len(block) << 8 | _HEADERS, _END_HEADERS, stream_id),
             block,
@@ -615,6 +618,7 @@ class ServerConnection:
         """The bytes to be written."""
         data = b"".join(self._out)
         self._out.clear()
+        self.pending = 0
         return data
 
 

@@ -12,18 +12,19 @@ The memory and time that a peer can take are bounded:
 
     headers of a call              HEADER_LIST_MAX bytes after decompression
     a message                      MESSAGE_MAX bytes, after decompression INFLATED_MAX
-    unfinished messages, answers   `Budget`, all connections of a server together; beyond it the
-                                   connection that holds most is closed
+    unfinished messages, answers   `PeerBudget`, all connections of a server together, with what
+                                   waits in their sockets' buffers; beyond it, of the address that
+                                   holds most the connection that does is closed
     calls at a time                STREAMS_MAX on a connection; each counts CALL_SIZE in the budget
     frames that carry nothing      CONTROL_MAX in a second; beyond it the connection is closed.
                                    A ping behind an answer is none: the client for Go measures so
     settings                       as many such frames as they have calls to change, by eights
     beginning a connection         HANDSHAKE_S, TLS among it
     a peer that is silent          while it has calls it is pinged, and closed if it does not answer
-    answers that it does not read  WRITE_HIGH bytes in the socket's buffer, the others as above;
-                                   nothing more is read from it
-    a turn of the loop             SLICE_S of reading and SLICE_S of writing on a connection; what
-                                   is left follows in the next one
+    answers that it does not read  WRITE_HIGH bytes in the socket's buffer; nothing more is read
+                                   from it, and if it takes nothing for UNREAD_S it is closed
+    a turn of the loop             SLICE_S of reading on a connection, and of writing SLICE_S or
+                                   FLUSHED_A_TURN bytes; what is left follows in the next one
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from oberth.proxy.frames import (
 )
 from oberth.proxy.header_blocks import literal
 from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import ServerTls
 from oberth.remoting.first_bytes import PROXY_OPTION, TrustedProxies, detect, parse_proxy_header
 from oberth.remoting.first_bytes import Protocol as FirstProtocol
@@ -83,22 +85,18 @@ WINDOW: Final = 1024 * 1024
 JOINED_MAX: Final = 64 * 1024
 """Bytes of a call's answers that leave in as few frames as they fit."""
 
+WRITTEN_AT_ONCE: Final = 256 * 1024
+"""Bytes of answers that are joined for one write; then it shows whether the peer takes them."""
+
+FLUSHED_A_TURN: Final = 1024 * 1024
+"""Bytes of answers after which the others wait for the next turn of the loop."""
+
 CONNECTION_WINDOW: Final = 8 * 1024 * 1024
 WRITE_HIGH: Final = 4 * 1024 * 1024
 _OK: Final = literal((":status", "200"), ("content-type", "application/grpc"))
 _PLAIN_CONTENT: Final = "application/grpc"
 _GRPC_CONTENT: Final = re.compile(r"application/grpc(?:[+;]|$)")
 _NO_GRPC: Final = literal((":status", "415"), ("content-length", "0"))
-
-
-class Budget:
-    """Bytes that connections of a server hold: unfinished messages, and answers not yet sent."""
-
-    __slots__ = ("limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
 
 
 class ServerHooks(Protocol):
@@ -121,9 +119,6 @@ class ServerHooks(Protocol):
     def on_close(self, channel: GrpcChannel) -> None:
         """The connection is gone."""
 
-    def reduce(self) -> None:
-        """The budget is exceeded: close the connection that holds most."""
-
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """A call ended."""
 
@@ -135,7 +130,7 @@ class GrpcChannel(asyncio.Protocol):
         remote: address of the peer; behind a trusted proxy that says so, of the client.
         local: our end, the address that the peer dialled.
         calls: by stream.
-        held: bytes of calls, of unfinished messages and of answers not yet sent.
+        held: bytes of calls, of unfinished messages and of answers not yet written.
         made_at: loop time at which the connection was accepted.
         last_active: loop time of the last bytes of either side.
         last_heard: loop time of the peer's last bytes.
@@ -149,7 +144,7 @@ class GrpcChannel(asyncio.Protocol):
         self,
         hooks: ServerHooks,
         *,
-        budget: Budget,
+        budget: PeerBudget[GrpcChannel],
         tls_context: ssl.SSLContext | None = None,
         tls_only: bool = False,
         proxies: TrustedProxies | None = None,
@@ -165,6 +160,7 @@ class GrpcChannel(asyncio.Protocol):
         self.is_begun = False
         self.is_tls = False
         self.held = 0
+        self._unsent = 0  # bytes that the transport had behind the last write
         self._budget = budget
         self._tls_context = tls_context
         self._tls_only = tls_only
@@ -191,12 +187,14 @@ class GrpcChannel(asyncio.Protocol):
         self._ready: dict[int, Call] = {}  # calls with something to send
         self._blocked: dict[int, Call] = {}  # those that wait for their stream's window
         self._flush_scheduled = False
+        self._flushed = 0  # bytes, by one `_flush`
         self._headers_sent: set[int] = set()
         self._has_answered = False  # since the last ping
         self._control_at = 0.0
         self._control_count = 0
         self._draining = False
         self._closed = False
+        self._is_gone = False
 
     def __repr__(self) -> str:
         return f"<GrpcChannel {self.local} - {self.remote}>"
@@ -321,7 +319,8 @@ class GrpcChannel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
-        self._closed = True
+        self._closed = self._is_gone = True
+        self._budget.note(self, 0)
         if self._late is not None:
             self._late.cancel()
             self._late = None
@@ -338,6 +337,7 @@ class GrpcChannel(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Called by the transport: the peer reads again."""
         self.peer_reads = True
+        self._count_unsent()
         self._update_reading()
         self._flush()
 
@@ -437,6 +437,8 @@ class GrpcChannel(asyncio.Protocol):
         call = Call(self, stream_id, metadata[":path"], metadata, event.size)
         self.calls[stream_id] = call
         self.count_held(call)
+        if self._closed:
+            return  # it was one too many
         if self._draining:
             call.end(GrpcStatus.UNAVAILABLE, "the server is going away")
         elif self.hooks.handler_of(call.path) is None:
@@ -522,10 +524,12 @@ class GrpcChannel(asyncio.Protocol):
             return
         call.counted += change
         self.held += change
-        budget = self._budget
-        budget.used += change
-        if budget.used > budget.limit:
-            self.hooks.reduce()
+        self._note_held()
+
+    def _note_held(self) -> None:
+        """What the connection holds has changed: closes it, or another, if that is too much."""
+        if not self._is_gone:
+            self._budget.note(self, self.held + self._unsent)
 
     def call_ended(self, call: Call, status: GrpcStatus) -> None:
         """See `CallChannel`."""
@@ -558,8 +562,8 @@ class GrpcChannel(asyncio.Protocol):
         self._unstarted.pop(call.stream_id, None)
         if self.calls.pop(call.stream_id, None) is not None:
             self.held -= call.counted
-            self._budget.used -= call.counted
             call.counted = 0
+            self._note_held()
         self._ready.pop(call.stream_id, None)
         self._blocked.pop(call.stream_id, None)
         self._headers_sent.discard(call.stream_id)
@@ -584,16 +588,29 @@ class GrpcChannel(asyncio.Protocol):
         if self._closed or not self.peer_reads:
             return
         until = self.loop.time() + SLICE_S
+        self._flushed = 0
         for call in list(self._ready.values()):
             if call.out and self._connection.is_closed_to_data:
                 continue
             self._send_call(call, until)
-            if self.loop.time() > until:
-                self._write_out()
+            if not self._may_go_on(until):
                 if self._ready:
                     self._schedule_flush()
-                return
+                break
         self._write_out()
+
+    def _may_go_on(self, until: float) -> bool:
+        """Whether more is sent in this turn; writes what has collected, if that is much."""
+        collected = self._connection.pending
+        if collected >= WRITTEN_AT_ONCE:
+            self._flushed += collected
+            self._write_out()
+        return (
+            self.peer_reads
+            and not self._closed
+            and self._flushed < FLUSHED_A_TURN
+            and self.loop.time() <= until
+        )
 
     def _send_call(self, call: Call, until: float) -> None:
         """Send the bytes of a call, as many as its windows and the time allow."""
@@ -605,6 +622,7 @@ class GrpcChannel(asyncio.Protocol):
             if (
                 trailers is not None
                 and len(call.out) == 1
+                and len(call.out[0]) <= WRITTEN_AT_ONCE
                 and connection.send_whole(stream_id, _OK, call.out[0], trailers)
             ):
                 self._drop(call)
@@ -618,11 +636,10 @@ class GrpcChannel(asyncio.Protocol):
             call.out.append(joined)
         while call.out:
             piece = call.out[0]
-            room = connection.room(stream_id)
+            room = min(connection.room(stream_id), WRITTEN_AT_ONCE)
             if room <= 0:
                 if not connection.is_closed_to_data:
                     self._blocked[stream_id] = self._ready.pop(stream_id)
-                self.count_held(call)
                 return
             if len(piece) <= room:
                 connection.send_data(stream_id, piece)
@@ -634,12 +651,12 @@ class GrpcChannel(asyncio.Protocol):
                 connection.send_data(stream_id, piece[:room])
                 call.out[0] = piece[room:]
                 call.out_bytes -= room
-            if call.out and self.loop.time() > until:
-                # Behind those that have waited as long.
-                self._ready[stream_id] = self._ready.pop(stream_id)
-                self.count_held(call)
+            self.count_held(call)
+            if call.out and not self._may_go_on(until):
+                if not self._closed:
+                    # Behind those that have waited as long.
+                    self._ready[stream_id] = self._ready.pop(stream_id)
                 return
-        self.count_held(call)
         self._ready.pop(stream_id, None)
         if trailers is None:
             return
@@ -669,6 +686,7 @@ class GrpcChannel(asyncio.Protocol):
             self._write_tls()
         else:
             self._transport.write(data)
+            self._count_unsent()
 
     def _write_tls(self) -> None:
         assert self._tls is not None
@@ -676,6 +694,14 @@ class GrpcChannel(asyncio.Protocol):
         outgoing = self._tls.take_outgoing()
         if outgoing:
             self._transport.write(outgoing)
+            self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """The bytes that wait in the transport count, too."""
+        unsent = self.unsent_bytes
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._note_held()
 
     def ping(self) -> None:
         """Ask whether the peer is there."""
@@ -693,6 +719,11 @@ class GrpcChannel(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def measure(self) -> int:
+        """Bytes that count in the budget now: of its calls, and those that nobody has taken."""
+        self._unsent = self.unsent_bytes
+        return self.held + self._unsent
 
     def drain(self) -> None:
         """Take no more calls; those that run may end."""
@@ -714,14 +745,13 @@ class GrpcChannel(asyncio.Protocol):
                 self._write_tls()
             self._transport.close()
 
-    def give_up(self) -> None:
-        """Close, and end its calls at once."""
-        self.abort()
-        for call in list(self.calls.values()):
-            self._drop(call)
-
     def abort(self) -> None:
-        """Close, and drop the bytes that wait to be sent."""
-        self._closed = True
+        """Close, drop the bytes that wait to be sent, and end its calls at once."""
+        if self._is_gone:
+            return
+        self._closed = self._is_gone = True
+        self._budget.note(self, 0)
         if self._transport is not None:
             self._transport.abort()
+        for call in list(self.calls.values()):
+            self._drop(call)

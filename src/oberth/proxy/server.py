@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oberth.proxy.call import Begin, GrpcStatus, Handler
-from oberth.proxy.http2 import HANDSHAKE_S, Budget, GrpcChannel
+from oberth.proxy.http2 import HANDSHAKE_S, GrpcChannel
 from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
+from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.service import Listener
 from oberth.remoting.first_bytes import TrustedProxies
 
@@ -39,7 +40,9 @@ class GrpcOptions:
         host: address to listen on; loopback unless told otherwise.
         port: 0 takes a free one.
         channel_max: connections at a time; more are closed at once.
-        held_bytes_max: bytes of unfinished messages and unsent answers, over all connections.
+        held_bytes_max: bytes of unfinished messages and of answers that peers have not taken, over
+            all connections; beyond it, of the address that holds most the connection that does is
+            closed.
         idle_s: seconds without a call and without a byte after which a connection is closed; with
             calls, seconds without a byte of the peer after which it is pinged.
         handshake_s: seconds that a peer has to begin, however slowly it sends, and to answer a
@@ -99,7 +102,9 @@ class GrpcServer(Listener):
         self._read_done = read_done
         self._busy_poll: BusyPoll | None = None
         self._ended = asyncio.Event()  # a call did
-        self._budget = Budget(self.options.held_bytes_max)
+        self._budget: PeerBudget[GrpcChannel] = PeerBudget(
+            self.options.held_bytes_max, GrpcChannel.measure, "messages and answers"
+        )
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -164,17 +169,6 @@ class GrpcServer(Listener):
         """Called by a channel."""
         self.channels.discard(channel)
 
-    def reduce(self) -> None:
-        """Called by a channel: close the one that holds most, which need not be the caller."""
-        largest = max(self.channels, key=lambda channel: channel.held)
-        _LOG.warning(
-            "%s was disconnected: it holds %d bytes, and all connections together more than %d",
-            largest,
-            largest.held,
-            self.options.held_bytes_max,
-        )
-        largest.give_up()
-
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """Called by a channel. Paths that nobody serves share one name: peers choose them."""
         known = path if path in self._handlers else "unknown"
@@ -205,7 +199,9 @@ class GrpcServer(Listener):
                 channel.drain()
                 channel.close()
 
-        self._look_at(self.channels, look, self._look_s)
+        self._look_at(
+            self.channels, look, self._look_s, lambda each: each.is_closed or not each.peer_reads
+        )
 
     def _look_for_life(self, channel: GrpcChannel) -> None:
         """A host that vanished ends no connection, and its streams would stay open for ever."""
@@ -213,7 +209,7 @@ class GrpcServer(Listener):
             channel.ping()
         elif channel.pinged_at + self.options.handshake_s < channel.loop.time():
             _LOG.info("%s was disconnected: it does not answer a ping", channel)
-            channel.give_up()
+            channel.abort()
 
     def drain(self) -> None:
         """Take no more connections and calls, and tell peers so."""

@@ -12,7 +12,8 @@ from typing import Final, Protocol, Self, TypeVar
 from oberth.remoting.aio.address import Address, peer_address
 
 UNREAD_S: Final = 30.0
-"""How long who takes nothing may keep a connection open that was closed in order."""
+"""How long who takes nothing may keep a connection open that was closed in order, or that has to
+wait for it."""
 
 LOOKED_AT_A_TURN: Final = 500
 """Connections that one turn of the loop looks at, and may close: some 10 ms."""
@@ -65,7 +66,7 @@ class Listener(Service):
     _server: asyncio.Server | None = None
     _idle_timer: asyncio.Handle | None = None
     _unread: dict[Connected, tuple[int, float]] | None = None
-    """Connections that are closed → what their peers have not taken, and since when."""
+    """Connections that wait for their peers → what their peers have not taken, and since when."""
 
     @property
     def address(self) -> Address:
@@ -74,12 +75,22 @@ class Listener(Service):
         return peer_address(self._server.sockets[0].getsockname())
 
     def _look_at(
-        self, channels: Collection[_C], look: Callable[[_C], None], again_s: float
+        self,
+        channels: Collection[_C],
+        look: Callable[[_C], None],
+        again_s: float,
+        waits: Callable[[_C], bool] = lambda each: each.is_closed,
     ) -> None:
         """Look at all connections, LOOKED_AT_A_TURN a turn of the loop, and again later.
 
         A connection that was closed in order, and waits for ever for a peer that does not read, is
         ended. ``look`` does whatever else there is to do, and closes others.
+
+        Args:
+            channels: all connections.
+            look: looks at one of them.
+            again_s: seconds until all are looked at again.
+            waits: whether one sends nothing more until its peer has taken what there is.
         """
         before, self._unread = self._unread or {}, {}
         left = iter(list(channels))
@@ -90,7 +101,7 @@ class Listener(Service):
             some = list(islice(left, LOOKED_AT_A_TURN))
             for channel in some:
                 if channel in channels:  # or it went while others were looked at
-                    if channel.is_closed:
+                    if waits(channel):
                         self._end_unread(channel, before, now_s)
                     look(channel)
             if some:
