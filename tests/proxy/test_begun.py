@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hyperframe.frame import DataFrame, GoAwayFrame
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.client import GrpcClient, framed
+from tests.proxy.client import SERVICE, GrpcClient, framed
 from tests.proxy.conftest import (
     acking,
     add_group,
@@ -26,6 +27,7 @@ from tests.proxy.conftest import (
     receiving,
     sending,
 )
+from tests.proxy.test_http2 import Raw
 
 import oberth.broker
 from oberth.proxy import begun, encoding, http2
@@ -450,3 +452,19 @@ async def test_an_answer_in_the_turn_in_which_its_call_is_cancelled(comes_first:
     await asyncio.wait([call])
     assert call.cancelled()
     assert late == [answer]
+
+
+async def test_a_send_in_the_same_read_as_a_goaway_is_answered(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    assert mq._front is not None
+    assert mq._front.server is not None
+    async with Raw(mq._front.server) as raw:
+        body = framed(sending(message("T")).SerializeToString())
+        raw.writer.write(
+            raw.headers(1, SERVICE + "SendMessage", ("x-mq-client-id", "client"))
+            + DataFrame(1, body, flags=["END_STREAM"]).serialize()
+            + GoAwayFrame(0).serialize()
+        )
+        assert await raw.is_closed()
+        assert b"grpc-status" in raw.received
+    assert mq._front.service.results["SendMessage", int(Code.OK)] == 1

@@ -583,6 +583,50 @@ async def test_calls_behind_a_goaway_are_refused() -> None:
         assert server.calls["/a", GrpcStatus.UNAVAILABLE] == 1
 
 
+async def test_calls_that_run_end_behind_the_goaway_of_their_client() -> None:
+    """So RFC 9113, 6.8; grpc-java says that it goes, and waits for its calls."""
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1) + DataFrame(1, framed(b"one")).serialize())
+        await raw.until(framed(b"one"))
+        raw.writer.write(GoAwayFrame(0).serialize() + PingFrame(0, b"and then").serialize())
+        await raw.until(b"and then")
+        raw.writer.write(DataFrame(1, framed(b"two"), flags=["END_STREAM"]).serialize())
+        assert await raw.is_closed()
+        assert framed(b"two") in raw.received
+        assert server.calls["/a", GrpcStatus.OK] == 1
+
+
+async def test_a_call_in_the_same_read_as_a_goaway() -> None:
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(
+            raw.headers(1, "/e")
+            + DataFrame(1, framed(b"one"), flags=["END_STREAM"]).serialize()
+            + GoAwayFrame(0).serialize()
+        )
+        assert await raw.is_closed()
+        assert framed(b"one") in raw.received
+        assert server.calls["/e", GrpcStatus.OK] == 1
+
+
+async def test_goaways_without_end() -> None:
+    """The first one ends no connection with a call on it."""
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1))
+        piece = GoAwayFrame(0).serialize() * 100
+        assert await raw.send_until_closed(lambda number: piece, 1000) < 1000
+        assert await ask(server) == b"hello"
+
+
+async def test_a_call_that_is_reset_behind_a_goaway() -> None:
+    async with serving() as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1) + GoAwayFrame(0).serialize())
+        raw.writer.write(PingFrame(0, b"and then").serialize())
+        await raw.until(b"and then")
+        raw.writer.write(RstStreamFrame(1, 8).serialize())
+        assert await raw.is_closed()
+        assert server.calls["/a", GrpcStatus.CANCELLED] == 1
+
+
 class Text:
     """Bytes that serialize to themselves."""
 

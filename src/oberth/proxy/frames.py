@@ -160,7 +160,7 @@ class Skipped(NamedTuple):
 
 
 class Terminated(NamedTuple):
-    """The peer ends the connection."""
+    """The peer ends the connection once its streams have ended."""
 
 
 Event = (

@@ -193,6 +193,7 @@ class GrpcChannel(asyncio.Protocol):
         self._control_at = 0.0
         self._control_count = 0
         self._draining = False
+        self._peer_leaves = False
         self._closed = False
         self._is_gone = False
 
@@ -401,7 +402,8 @@ class GrpcChannel(asyncio.Protocol):
             if call is not None:
                 call.end_input()
         elif kind is Terminated:
-            self.close()
+            self._count_control()
+            self._peer_leaves = True
         elif kind is SettingsReceived:
             self.is_begun = True
             self._count_control(1 + len(self.calls) // SETTINGS_SHARE)
@@ -676,6 +678,8 @@ class GrpcChannel(asyncio.Protocol):
         data = self._connection.take_output()
         if data:
             self._write(data)
+        if self._peer_leaves and not self.calls:
+            self.close()
 
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
