@@ -193,6 +193,21 @@ async def test_how_calls_end() -> None:
         assert server.calls["/f", GrpcStatus.INVALID_ARGUMENT] == 2
 
 
+async def test_a_call_whose_work_is_cancelled_is_answered() -> None:
+    async def given_up(call: Call) -> None:
+        work = asyncio.get_running_loop().create_future()
+        work.cancel()
+        await work
+
+    async with GrpcServer({"/g": given_up}) as server, client_of(server) as client:
+        stream = await client.open("/g", framed(b""))
+        assert await stream.all() == []
+        assert stream.status == GrpcStatus.UNAVAILABLE
+        (channel,) = server.channels
+        assert not channel.calls
+        assert server.calls["/g", GrpcStatus.UNAVAILABLE] == 1
+
+
 async def test_a_deadline_ends_a_call() -> None:
     async with serving() as server, client_of(server) as client:
         stream = await client.open("/a", deadline="10m")

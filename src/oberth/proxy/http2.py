@@ -554,6 +554,8 @@ class GrpcChannel(asyncio.Protocol):
             _LOG.exception("a call of %s to %s failed", self, call.path)
             call.end(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
         finally:
+            # What it waited for may have been cancelled, and not the call.
+            call.end(GrpcStatus.UNAVAILABLE, "the call was given up")
             # A task that was cancelled keeps this frame, and so the call: no ring of the two.
             call.task = None
 
