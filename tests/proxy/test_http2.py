@@ -642,6 +642,86 @@ async def test_a_call_that_is_reset_behind_a_goaway() -> None:
         assert server.calls["/a", GrpcStatus.CANCELLED] == 1
 
 
+async def test_answers_that_wait_for_a_window_leave_before_the_end() -> None:
+    async with serving(grace_s=30.0) as server, Raw(server) as raw:
+        body = framed(b"1000000")
+        raw.writer.write(
+            raw.headers(1, "/m") + DataFrame(1, body, flags=["END_STREAM"]).serialize()
+        )
+        await raw.until(b"x" * 10_000)
+        closing = asyncio.create_task(server.aclose())
+        await raw.until(GoAwayFrame(0, last_stream_id=1).serialize())
+        for stream_id in (0, 1):
+            raw.writer.write(WindowUpdateFrame(stream_id, 1 << 20).serialize())
+        assert await raw.is_closed()
+        await closing
+        assert raw.received.count(b"x") >= 1_000_000 // 65536 * 65536
+        assert b"grpc-status" in raw.received
+
+
+async def test_calls_whose_message_comes_late_end_before_the_server() -> None:
+    """They have no task yet when the server begins to close."""
+    begins = {"/e": lambda call, message: False}
+    options = GrpcOptions(grace_s=30.0)
+    async with GrpcServer(HANDLERS, options, begins=begins) as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1, "/e") + raw.headers(3, "/e"))
+        raw.writer.write(PingFrame(0, b"and then").serialize())
+        await raw.until(b"and then")
+        (channel,) = server.channels
+        calls = list(channel.calls.values())
+        assert [call.task for call in calls] == [None, None]
+        closing = asyncio.create_task(server.aclose())
+        await raw.until(GoAwayFrame(0, last_stream_id=3).serialize())
+        channel._start_late()
+        for call, text in zip(calls, (b"one", b"two"), strict=True):
+            assert call.task is not None
+            body = framed(text)
+            first = DataFrame(call.stream_id, body[:3]).serialize()
+            raw.writer.write(first)
+            raw.writer.write(PingFrame(0, b"wait %3s" % text).serialize())
+            await raw.until(b"wait %3s" % text)
+            assert not closing.done()
+            rest = DataFrame(call.stream_id, body[3:], flags=["END_STREAM"]).serialize()
+            raw.writer.write(rest)
+            await raw.until(framed(text))
+        assert await raw.is_closed()
+        await closing
+
+
+async def test_calls_that_do_not_end_are_told_that_they_were_given_up() -> None:
+    async with serving(grace_s=0.01) as server, Raw(server) as raw:
+        raw.writer.write(raw.headers(1) + PingFrame(0, b"and then").serialize())
+        await raw.until(b"and then")
+        await server.aclose()
+        assert await raw.is_closed()
+        assert b"the call was given up" in raw.received
+
+
+class _Accepted(asyncio.Transport):
+    """A connection that nobody is behind."""
+
+    is_aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_a_connection_that_was_accepted_just_before_the_end() -> None:
+    async with serving() as server:
+        channel = server._make_channel()
+        await server.aclose()
+        transport = _Accepted()
+        channel.connection_made(transport)
+        assert transport.is_aborted
+        assert not server.channels
+
+
 class Text:
     """Bytes that serialize to themselves."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
 from hyperframe.frame import DataFrame, SettingsFrame, WindowUpdateFrame
 from tests.proxy.client import framed
-from tests.proxy.test_http2 import Raw, ask, client_of, serving
+from tests.proxy.test_http2 import BOUND_S, Raw, ask, client_of, serving
 from tests.proxy.test_http2_cases import until
 
 from oberth.proxy import http2
@@ -143,3 +144,13 @@ async def test_a_turn_of_the_loop_writes_so_much_to_a_connection(
         await raw.until(b"grpc-status")
     assert sum(written) > 16 << 20
     assert max(written) <= http2.FLUSHED_A_TURN + 2 * http2.WRITTEN_AT_ONCE
+
+
+async def test_who_takes_nothing_does_not_keep_the_server_from_closing() -> None:
+    async with serving() as server, Raw(server) as raw:
+        channel = await channel_of(server, raw)
+        assert channel._transport is not None
+        channel._transport.write(bytes(16 << 20))
+        async with asyncio.timeout(BOUND_S):
+            await server.aclose()
+        assert not server.channels

@@ -119,6 +119,9 @@ class ServerHooks(Protocol):
     def on_close(self, channel: GrpcChannel) -> None:
         """The connection is gone."""
 
+    def on_drop(self) -> None:
+        """A call is gone from its connection, its answer sent or not wanted any more."""
+
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """A call ended."""
 
@@ -568,6 +571,7 @@ class GrpcChannel(asyncio.Protocol):
             self.held -= call.counted
             call.counted = 0
             self._note_held()
+            self.hooks.on_drop()
         self._ready.pop(call.stream_id, None)
         self._blocked.pop(call.stream_id, None)
         self._headers_sent.discard(call.stream_id)

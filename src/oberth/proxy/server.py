@@ -5,7 +5,8 @@
 A handler table maps ``/package.Service/Method`` to a coroutine function that gets the `Call`;
 another one names what may serve a call without a task.
 Closing is opening in reverse: stop accepting, tell peers to go elsewhere (GOAWAY), let calls end
-for ``grace_s``, close.
+and their answers leave for ``grace_s``, close, and cut off who does not take the last bytes in as
+long again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class GrpcOptions:
             calls, seconds without a byte of the peer after which it is pinged.
         handshake_s: seconds that a peer has to begin, however slowly it sends, and to answer a
             ping.
-        grace_s: seconds that calls get when the server closes.
+        grace_s: seconds that calls get when the server closes, and then their last bytes.
         tls_context: certificate and key; None: TLS is not offered.
         tls_only: whether plain text is refused.
         proxies: peers whose PROXY headers are believed.
@@ -101,7 +102,8 @@ class GrpcServer(Listener):
         self._begins = dict(begins or {})
         self._read_done = read_done
         self._busy_poll: BusyPoll | None = None
-        self._ended = asyncio.Event()  # a call did
+        self._changed = asyncio.Event()  # a call or a connection is gone
+        self._is_closed = False
         self._budget: PeerBudget[GrpcChannel] = PeerBudget(
             self.options.held_bytes_max, GrpcChannel.measure, "messages and answers"
         )
@@ -110,6 +112,7 @@ class GrpcServer(Listener):
     async def start(self) -> None:
         """Listen; OSError if the port is taken."""
         loop = asyncio.get_running_loop()
+        self._is_closed = False
         self._busy_poll = make_busy_poll(loop, self.options.busy_poll_s)
         self._server = await loop.create_server(
             self._make_channel, self.options.host, self.options.port, backlog=BACKLOG
@@ -149,6 +152,9 @@ class GrpcServer(Listener):
 
     def on_open(self, channel: GrpcChannel, transport: asyncio.BaseTransport) -> None:
         """Called by a channel."""
+        if self._is_closed:  # it was accepted just before
+            channel.abort()
+            return
         if len(self.channels) >= self.options.channel_max:
             _LOG.warning(
                 "%s was disconnected: %d connections are open, at most %d are allowed",
@@ -168,11 +174,15 @@ class GrpcServer(Listener):
     def on_close(self, channel: GrpcChannel) -> None:
         """Called by a channel."""
         self.channels.discard(channel)
+        self._changed.set()
+
+    def on_drop(self) -> None:
+        """Called by a channel."""
+        self._changed.set()
 
     def on_call_end(self, path: str, status: GrpcStatus, seconds: float) -> None:
         """Called by a channel. Paths that nobody serves share one name: peers choose them."""
         known = path if path in self._handlers else "unknown"
-        self._ended.set()
         self.calls[known, status] += 1
         self.seconds[known] += seconds  # type: ignore[assignment]
 
@@ -213,6 +223,7 @@ class GrpcServer(Listener):
 
     def drain(self) -> None:
         """Take no more connections and calls, and tell peers so."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for channel in list(self.channels):
@@ -226,33 +237,33 @@ class GrpcServer(Listener):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self.drain()
-        tasks = [
-            call.task
-            for channel in self.channels
-            for call in channel.calls.values()
-            if call.task is not None
-        ]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.options.grace_s)
-        await self._wait_for_begun()
-        for task in tasks:
-            task.cancel()
-        await asyncio.sleep(0)  # the answers of the last calls leave in this turn
+        grace_s = self.options.grace_s
+        if not await self._wait_until(
+            lambda: not any(channel.calls for channel in self.channels), grace_s
+        ):
+            _LOG.info("calls that had not ended after %.1f s were given up", grace_s)
+        for channel in self.channels:
+            for call in channel.calls.values():
+                if call.task is not None:
+                    call.task.cancel()
+        await asyncio.sleep(0)  # they end in this turn,
+        await asyncio.sleep(0)  # and what they say of it leaves in the next
         for channel in list(self.channels):
             channel.close()
+        if not await self._wait_until(lambda: not self.channels, grace_s):
+            for channel in list(self.channels):
+                channel.abort()
+            await self._wait_until(lambda: not self.channels, None)
         await server.wait_closed()
         self._server = None
 
-    async def _wait_for_begun(self) -> None:
-        """Calls without a task end, as those with one have, or their time is over."""
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait for calls and connections to go; whether those meant did, in time."""
         try:
-            async with asyncio.timeout(self.options.grace_s):
-                while any(
-                    call.is_open and call.task is None
-                    for channel in self.channels
-                    for call in channel.calls.values()
-                ):
-                    self._ended.clear()
-                    await self._ended.wait()
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            _LOG.info("calls that had not ended after %.1f s were given up", self.options.grace_s)
+            return False
+        return True
