@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from oberth.proxy import messages as m
 from oberth.proxy.header_blocks import literal
+from oberth.proxy.turns import Turns
 from oberth.remoting.aio.address import Address
 
 MESSAGE_MAX: Final = 16 * 1024 * 1024
@@ -104,10 +105,12 @@ class CallChannel(Protocol):
 
     Attributes:
         unpacking: held by the one call of a server whose message a thread unpacks.
+        turns: of the server, which its calls share.
     """
 
     loop: asyncio.AbstractEventLoop
     unpacking: asyncio.Lock
+    turns: Turns
     remote: Address
     local: Address
 
@@ -330,9 +333,12 @@ class Call:
         return self._own_bytes + len(self._buffer) + self._queued_bytes + self.out_bytes
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """The client's messages, as they come, until it ends its side."""
+        """The client's messages, as they come and turns have time, until it ends its side."""
         while True:
             while self._messages:
+                await self.channel.turns.take()
+                if not self._messages:
+                    break  # the call was closed meanwhile
                 message = self._messages.popleft()
                 if type(message) is _Packed:
                     message = await self._unpack(message)

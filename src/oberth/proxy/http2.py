@@ -23,7 +23,8 @@ The memory and time that a peer can take are bounded:
     a peer that is silent          while it has calls it is pinged, and closed if it does not answer
     answers that it does not read  WRITE_HIGH bytes in the socket's buffer; nothing more is read
                                    from it, and if it takes nothing for UNREAD_S it is closed
-    a turn of the loop             SLICE_S of reading on a connection, and of writing SLICE_S or
+    a turn of the loop             SLICE_S of calls' work, over all connections (`Turns`), SLICE_S
+                                   of reading on a connection, and of writing SLICE_S or
                                    FLUSHED_A_TURN bytes; what is left follows in the next one
 """
 
@@ -56,6 +57,7 @@ from oberth.proxy.frames import (
     goaway,
 )
 from oberth.proxy.header_blocks import literal
+from oberth.proxy.turns import Turns
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import ServerTls
@@ -103,6 +105,7 @@ class ServerHooks(Protocol):
     """The parts of its server that a channel uses."""
 
     unpacking: asyncio.Lock
+    turns: Turns
 
     def handler_of(self, path: str) -> Handler | None:
         """What serves ``/package.Service/Method``; None: nothing does."""
@@ -140,7 +143,7 @@ class GrpcChannel(asyncio.Protocol):
         pinged_at: loop time of a ping to a peer that is silent; None: it has said something since.
         peer_reads: whether the peer takes what is sent; nothing is read from one that does not.
         is_begun: whether the client's preface has come.
-        unpacking: see `CallChannel`.
+        unpacking, turns: see `CallChannel`.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class GrpcChannel(asyncio.Protocol):
     ) -> None:
         self.hooks = hooks
         self.unpacking = hooks.unpacking
+        self.turns = hooks.turns
         self.loop = asyncio.get_running_loop()
         self.remote = Address("", 0)
         self.local = Address("", 0)
@@ -542,6 +546,7 @@ class GrpcChannel(asyncio.Protocol):
 
     async def _run(self, call: Call, handler: Handler) -> None:
         try:
+            await self.turns.take()
             remaining = call.remaining_s()
             if remaining is None:
                 await handler(call)

@@ -21,6 +21,7 @@ from typing import Final
 
 from oberth.proxy.call import Begin, GrpcStatus, Handler
 from oberth.proxy.http2 import HANDSHAKE_S, GrpcChannel
+from oberth.proxy.turns import Turns
 from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.peer_budget import PeerBudget
@@ -82,7 +83,7 @@ class GrpcServer(Listener):
         channels: that are open.
         calls: how many calls ended, by path and status.
         seconds: how long they took, by path.
-        unpacking: see `CallChannel`.
+        unpacking, turns: see `CallChannel`.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class GrpcServer(Listener):
         self.calls: Counter[tuple[str, GrpcStatus]] = Counter()
         self.seconds: Counter[str] = Counter()
         self.unpacking = asyncio.Lock()
+        self.turns = Turns()
         self._handlers = dict(handlers)
         self._begins = dict(begins or {})
         self._read_done = read_done

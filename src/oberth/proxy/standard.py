@@ -8,6 +8,7 @@ Neither asks who calls: what they show is the same on every broker.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from oberth.proxy import messages as m
@@ -88,7 +89,11 @@ def _answer(request: Any, response: Any) -> None:
 
 
 def _add_files(response: Any, file: Any) -> None:
-    """A file behind those that it needs."""
-    for needed in file.dependencies:
-        response.file_descriptor_response.file_descriptor_proto.append(needed.serialized_pb)
-    response.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)
+    response.file_descriptor_response.file_descriptor_proto.extend(_with_needed(file.name))
+
+
+@lru_cache(None)
+def _with_needed(name: str) -> tuple[bytes, ...]:
+    """A file behind those that it needs: to write them takes the library 0.2 ms each time."""
+    file = m.POOL.FindFileByName(name)
+    return (*(needed.serialized_pb for needed in file.dependencies), file.serialized_pb)
