@@ -570,6 +570,30 @@ async def test_messages_in_work_are_renewed(mq: EmbeddedBroker) -> None:
         assert len(front.service.renewals) == 0
 
 
+async def test_a_client_without_settings_is_kept_while_it_waits(mq: EmbeddedBroker) -> None:
+    """It is forgotten after ten seconds, and a poll may last twenty."""
+    add_topic(mq, "T")
+    front = mq._front
+    assert front is not None
+    async with client_of(mq) as client, client_of(mq, "other") as other:
+        stream = await client.open("ReceiveMessage", _framed(receiving("T", "G")), deadline="20S")
+        pops = mq.broker.services.pop.polling
+        await mq.wait_until(lambda: len(pops) == 1, what="a waiting pop")
+        known = front.service.clients.get("client")
+        assert known is not None
+        known.last_seen -= 11.0
+        front.service.on_time()
+        assert front.service.clients.get("client") is known
+        await send(other, message("T"))
+        pieces = [m.ReceiveMessageResponse.FromString(raw) for raw in await stream.all()]
+        assert [each.body for each in received(pieces)[1]] == [b"hello"]
+        front.service.on_time()  # it was heard of when its poll ended
+        assert front.service.clients.get("client") is known
+        known.last_seen -= 11.0
+        front.service.on_time()
+        assert front.service.clients.get("client") is None
+
+
 async def test_a_call_that_is_cancelled_leaves_its_messages(mq: EmbeddedBroker) -> None:
     """They come to a poll that nobody waits for any more, and go to another a second later."""
     add_topic(mq, "T")

@@ -2,7 +2,8 @@
 
 A client is known by its id (``x-mq-client-id``), over all its connections. Its settings come over
 Telemetry before anything else and decide what heartbeats register. It is forgotten when its
-stream has ended and it has sent no heartbeat for `EXPIRED_S`, or when it says that it ends.
+stream has ended, a broker serves none of its commands and it has sent no heartbeat for
+`EXPIRED_S`, or when it says that it ends.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ class GrpcClient:
         settings: the last that it sent, merged with ours; None before.
         settings_size: their bytes.
         streams: its open Telemetry calls, the newest last.
-        last_seen: loop time of its last call.
+        asking: its commands that brokers have and have not answered; their time is bounded.
+        last_seen: loop time of its last call, or of the last such answer.
     """
 
     __slots__ = (
-        "_nonces", "_waiting", "access_key", "channel", "client_id", "last_seen", "peer",
-        "settings", "settings_size", "streams",
+        "_nonces", "_waiting", "access_key", "asking", "channel", "client_id", "last_seen",
+        "peer", "settings", "settings_size", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,7 @@ class GrpcClient:
         self.settings: Any = None
         self.settings_size = 0
         self.streams: list[Call] = []
+        self.asking = 0
         self.last_seen = now
         self._nonces = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -197,11 +200,12 @@ class ClientTable:
             client.settings, client.settings_size = settings, size
 
     def on_time(self, now: float) -> list[GrpcClient]:
-        """Forget who has neither a stream nor been heard of; who that was."""
+        """Forget who has neither a stream nor a command at work nor been heard of; who that was."""
         gone = [
             client
             for client in self._clients.values()
             if not client.streams
+            and not client.asking
             and now - client.last_seen > (UNNAMED_S if client.settings is None else EXPIRED_S)
         ]
         for client in gone:

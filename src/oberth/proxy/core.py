@@ -356,8 +356,15 @@ class ServiceCore:
         self.authorize(context, request)
         try:
             async with asyncio.timeout(timeout_s):
-                peer = self.client(context).peer if context.client_id else self._own()
-                return await peer.call(broker, request, on_late)
+                if not context.client_id:
+                    return await self._own().call(broker, request, on_late)
+                client = self.client(context)
+                client.asking += 1
+                try:
+                    return await client.peer.call(broker, request, on_late)
+                finally:
+                    client.asking -= 1
+                    client.last_seen = asyncio.get_running_loop().time()
         except TimeoutError:
             raise StatusError(
                 Code.PROXY_TIMEOUT, f"{broker} did not answer code {int(code)} in {timeout_s} s"
