@@ -58,7 +58,7 @@ async def test_what_waits_in_sockets_counts_in_the_budget(monkeypatch: pytest.Mo
             await raw.__aenter__()
             channels.append(await channel_of(server, raw))
             raw.writer.write(OPEN_WINDOWS + asking(raw, 1, 20 << 20))
-            await until(lambda: server.calls["/m", 0] + server.calls["/m", 1] == len(channels))
+            await until(lambda: server.calls.total() == len(channels))
             await until(lambda: not any(each.calls for each in channels))
             assert sum(each.unsent_bytes for each in server.channels) <= limit
         assert 0 < len(server.channels) < len(peers)
