@@ -6,6 +6,7 @@ import asyncio
 import time
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from tests.proxy.client import GOAWAY, GrpcClient, Stream, framed
@@ -26,16 +27,20 @@ from tests.proxy.conftest import (
 
 from oberth.client import Message, PopConsumer, Producer, PushConsumer
 from oberth.client.admin import Admin
+from oberth.client.pop_consumer import ReceiptHandle
 from oberth.formats import names
 from oberth.formats.topic_config import Permission, TopicConfig
 from oberth.proxy import handles
 from oberth.proxy import messages as m
 from oberth.proxy import receiving as receiving_module
+from oberth.proxy.backend import LocalBackend
 from oberth.proxy.call import GrpcStatus
 from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.handles import visible_at
+from oberth.proxy.local import LocalPeer
 from oberth.proxy.renewals import AHEAD_MS, RENEW_MS, Renewal
 from oberth.proxy.routes import Routes
+from oberth.remoting.headers.pop import ATTEMPT_ID_MAX
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 
@@ -778,10 +783,17 @@ async def test_receives_that_were_given_up_take_nothing(mq: EmbeddedBroker) -> N
         await gone.call("QueryRoute", m.QueryRouteRequest())  # behind them on the same connection
         stream = await client.open("ReceiveMessage", receive_one)
         await mq.wait_until(lambda: len(polling) == 4)
+        front = mq._front
+        assert front is not None
+        known = front.service.clients.get("gone")
+        assert known is not None
+        assert isinstance(known.peer, LocalPeer)
+        assert len(known.peer._late) == 3
         await send(client, message("T", b"x"))
         pieces = [m.ReceiveMessageResponse.FromString(each) for each in await stream.all()]
         status, (got,) = received(pieces)
         assert (status, got.body, got.system_properties.delivery_attempt) == (Code.OK, b"x", 1)
+        assert known.peer._late == {}
 
 
 async def test_closing_ends_what_waits(mq: EmbeddedBroker) -> None:

@@ -85,7 +85,8 @@ BOUNDED = {
     "proxy/http2.py:GrpcChannel._unstarted": "of the open calls, those of one read",
     "proxy/http2.py:GrpcChannel.calls": "1024, and each counts in the budget; flooded below",
     "proxy/local.py:LocalBroker._turn": "one turn of the loop",
-    "proxy/local.py:LocalPeer._late": "of calls that were cancelled, until held_requests ends them",
+    "proxy/local.py:LocalPeer._late": "of calls that were cancelled, until held_requests ends or "
+    "drops them",
     "proxy/local.py:LocalPeer._open": "open calls, which the budget counts",
     "proxy/local.py:LocalPeer._waiters": "begun calls, and those that were reset, 3 s at most",
     "proxy/local.py:LocalPeer._tasks": "what the broker asks of a client, 3 s",

@@ -239,6 +239,10 @@ class LocalPeer:
         """Whether a call still waits for the answer to a request: it may have been cancelled."""
         return opaque in self._open or opaque in self._waiters
 
+    def unanswered(self, opaque: int) -> None:
+        """A request whose answer no call awaits was dropped: the answer will not come."""
+        self._late.pop(opaque, None)
+
     def work_started(self, size: int) -> None:
         """A request with so long a body was queued."""
         del size

@@ -43,6 +43,9 @@ class FakeChannel:
     def awaits(self, _opaque: int) -> bool:
         return True
 
+    def unanswered(self, _opaque: int) -> None:
+        """Nothing to do."""
+
     def reply(self, _request: RemotingCommand, response: RemotingCommand) -> None:
         self.answers.append(response)
 

@@ -43,11 +43,12 @@ class Waiting:
             costs does not count.
         size: what ``held_requests`` says that it takes.
         is_wanted: whether its answer is still waited for; None: as long as the channel is open.
+        on_dropped: called if it is forgotten because its answer is not: there will be none.
     """
 
     __slots__ = (
         "arrived", "channel", "deadline_ms", "is_wanted", "judged_max", "key", "matches", "number",
-        "request", "size",
+        "on_dropped", "request", "size",
     )  # fmt: skip
 
     def __init__(
@@ -62,10 +63,12 @@ class Waiting:
         size: int = 0,
         judged_max: int = 0,
         is_wanted: Callable[[], bool] | None = None,
+        on_dropped: Callable[[], None] | None = None,
     ) -> None:
         self.arrived = ANY_QUEUE
         self.channel = channel
         self.is_wanted = is_wanted
+        self.on_dropped = on_dropped
         self.judged_max = judged_max
         self.request = request
         self.key = (topic, group, queue_id)
@@ -182,6 +185,8 @@ class PopPolling:
                 break
         for waiting in unwanted:
             self._remove(waiting)
+            if waiting.on_dropped is not None:
+                waiting.on_dropped()
         if found is not None:
             self._remove(found)
         return found

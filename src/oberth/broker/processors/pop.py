@@ -857,4 +857,5 @@ def _waiting(
         size,
         wanted.judged_max,
         partial(channel.awaits, kept.opaque),
+        partial(channel.unanswered, kept.opaque),
     )

@@ -336,6 +336,7 @@ class PopLiteMessageProcessor:
                 *(channel, kept, header.client_id, "", _QUEUE, deadline_ms),
                 size=size,
                 is_wanted=partial(channel.awaits, kept.opaque),
+                on_dropped=partial(channel.unanswered, kept.opaque),
             )
             if self._lite.waiting.wait(waiting):
                 return None

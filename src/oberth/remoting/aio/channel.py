@@ -834,6 +834,9 @@ class Channel(asyncio.Protocol):
         del opaque
         return not self._closing
 
+    def unanswered(self, opaque: int) -> None:
+        """Nothing to do: peers bound the time of their requests themselves."""
+
     @property
     def open_request_count(self) -> int:
         """Our requests that wait for a response."""
