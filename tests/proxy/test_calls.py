@@ -838,6 +838,18 @@ async def test_a_receive_that_names_no_broker(mq: EmbeddedBroker) -> None:
         assert ack.status.code == Code.OK
 
 
+@pytest.mark.parametrize("length", [ATTEMPT_ID_MAX, ATTEMPT_ID_MAX + 1])
+async def test_an_attempt_id_has_an_end(mq: EmbeddedBroker, length: int) -> None:
+    """A broker keeps it with each ordered queue, also on its disk."""
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await send(client, message("T", b"x"))
+        request = receiving("T", "G")
+        request.attempt_id = "a" * length
+        status, _ = received(await client.call_stream("ReceiveMessage", request))
+        assert status == (Code.OK if length == ATTEMPT_ID_MAX else Code.BAD_REQUEST)
+
+
 async def test_the_shortest_times_may_be_shorter() -> None:
     settings = {
         "minInvisibleTimeMillsForRecv": "0",

@@ -31,6 +31,7 @@ from oberth.proxy.encoding import only_status
 from oberth.remoting.aio.address import Address
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pop import ATTEMPT_ID_MAX
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -83,6 +84,19 @@ def check_count(what: str, count: int) -> None:
     """
     if count > REPEATED_MAX:
         raise StatusError(Code.BAD_REQUEST, f"{count} {what}, allowed {REPEATED_MAX}")
+
+
+def check_attempt_id(text: str) -> None:
+    """Whether a broker may keep this with each ordered queue: the official clients send 36.
+
+    Raises:
+        StatusError: it may not.
+    """
+    if len(text) > ATTEMPT_ID_MAX:
+        raise StatusError(
+            Code.BAD_REQUEST,
+            f"an attempt id of {len(text)} characters, allowed {ATTEMPT_ID_MAX}",
+        )
 
 
 def set_status(message: Any, code: Code, text: str = "") -> None:

@@ -37,6 +37,7 @@ from oberth.proxy.core import (
     POLL_MS_MAX,
     Context,
     ServiceCore,
+    check_attempt_id,
     check_count,
     group_of,
     set_status,
@@ -125,6 +126,7 @@ class Receives:
         call = context.call
         topic = topic_of(request.message_queue.topic)
         group = group_of(request.group)
+        check_attempt_id(request.attempt_id)
         poll_ms = self._poll_ms(call, request)
         if request.auto_renew:
             invisible_ms = AUTO_RENEW_INVISIBLE_MS

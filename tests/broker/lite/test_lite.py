@@ -25,6 +25,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.processors import ProcessorTable
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pop import ATTEMPT_ID_MAX
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 SETTINGS = {"enableLmq": "true", "enableMultiDispatch": "true"}
@@ -461,6 +462,7 @@ async def test_what_cannot_be_is_refused(peer: Peer) -> None:
         ({"consumerGroup": "Plain"}, ResponseCode.INVALID_PARAMETER),
         ({"maxMsgNum": 33}, ResponseCode.INVALID_PARAMETER),
         ({"bornTime": 1}, ResponseCode.POLLING_TIMEOUT),
+        ({"attemptId": "a" * (ATTEMPT_ID_MAX + 1)}, ResponseCode.INVALID_PARAMETER),
     ):
         assert (await peer.call(200070, peer.pop_fields("c1", **changes))).code == code
 

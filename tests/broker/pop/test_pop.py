@@ -29,6 +29,7 @@ from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pop import ATTEMPT_ID_MAX
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from oberth.testing.embedded_broker import EmbeddedBroker
 from oberth.testing.virtual_clock import VirtualClock
@@ -424,6 +425,17 @@ async def test_notification_and_peek_hand_nothing_out(peer: Peer) -> None:
     await peer.mq.wait_until(lambda: len(peer.mq.broker.services.pop.notifying) == 1, BOUND_S)
     await peer.send(b"y")
     assert (await asyncio.wait_for(waiting, BOUND_S)).fields["hasMsg"] == "true"
+
+
+async def test_an_attempt_id_has_an_end(peer: Peer) -> None:
+    """It is kept with each ordered queue, and written with all of them."""
+    await peer.send(b"x")
+    for length, code in (
+        (ATTEMPT_ID_MAX + 1, ResponseCode.INVALID_PARAMETER),
+        (ATTEMPT_ID_MAX, ResponseCode.SUCCESS),
+    ):
+        fields = peer.pop_fields(order="true", queueId=0, attemptId="a" * length)
+        assert (await peer.call(POP, fields)).code == code
 
 
 async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:

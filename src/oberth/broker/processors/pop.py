@@ -42,6 +42,7 @@ from oberth.remoting.aio.stage import error_response
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (
+    ATTEMPT_ID_MAX,
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,
@@ -242,6 +243,12 @@ class PopMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{self._own.ip}] pop message's num is greater than "
                 f"{MESSAGES_PER_POP_MAX}",
+            )
+        if len(header.attempt_id or "") > ATTEMPT_ID_MAX:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._own.ip}] pop message's attemptId is longer than "
+                f"{ATTEMPT_ID_MAX}",
             )
         if self._timers is None:
             raise Refusal(

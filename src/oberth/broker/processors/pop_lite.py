@@ -34,6 +34,7 @@ from oberth.remoting.bodies.lite import LiteSubscriptionCtlRequestBody, LiteSubs
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 from oberth.remoting.headers.pop import (
+    ATTEMPT_ID_MAX,
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -197,6 +198,12 @@ class PopLiteMessageProcessor:
             return (
                 int(ResponseCode.POLLING_TIMEOUT),
                 f"the broker[{self._own.ip}] pop message is timeout too much",
+            )
+        if len(header.attempt_id or "") > ATTEMPT_ID_MAX:
+            return (
+                int(ResponseCode.INVALID_PARAMETER),
+                f"the broker[{self._own.ip}] pop message's attemptId is longer than "
+                f"{ATTEMPT_ID_MAX}",
             )
         if not self._config.readable:
             return (

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from oberth.remoting.headers.base import CommandHeader, Int32, Int64
+
+ATTEMPT_ID_MAX: Final = 256
+"""Characters of an attempt id, which is kept with each ordered queue; clients send a UUID."""
 
 
 class PopMessageRequestHeader(CommandHeader, kw_only=True):
