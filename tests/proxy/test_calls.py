@@ -838,6 +838,49 @@ async def test_a_receive_that_names_no_broker(mq: EmbeddedBroker) -> None:
         assert ack.status.code == Code.OK
 
 
+@pytest.mark.parametrize("name", ["x", "a b", "x" * 1_000_000], ids=["other", "blank", "long"])
+async def test_a_receive_that_names_another_broker(mq: EmbeddedBroker, name: str) -> None:
+    """The name would be a part of every receipt handle, and the acknowledgement be refused."""
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await subscribe(client, "T", "G")
+        for body in (b"0", b"1"):
+            await send(client, message("T", body))
+        request = receiving("T", "G", auto_renew=True)
+        request.message_queue.broker.name = name
+        found = await receive(client, request)
+        assert [each.body for each in found] == [b"0", b"1"]
+        for each in found:
+            handle = ReceiptHandle.parse(each.system_properties.receipt_handle)
+            assert handle.broker_name == "broker-a"
+        ack = await client.call("AckMessage", acking("T", "G", *found))
+        assert ack.status.code == Code.OK
+
+
+async def test_a_handle_that_says_nothing_keeps_no_messages_from_the_client(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a broker behind us whose name has a blank."""
+    take = handles.popped
+
+    def popped(*args: Any, **options: Any) -> list[Any]:
+        found = take(*args, **options)
+        found[0].properties["POP_CK"] = "1 2 3 4 5 a b 6 7"
+        return found
+
+    monkeypatch.setattr(receiving_module, "popped", popped)
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        await subscribe(client, "T", "G")
+        for body in (b"0", b"1"):
+            await send(client, message("T", body))
+        found = await receive(client, receiving("T", "G", auto_renew=True))
+        assert [each.body for each in found] == [b"0", b"1"]
+        front = mq._front
+        assert front is not None
+        assert len(front.service.renewals) == 1
+
+
 @pytest.mark.parametrize("length", [ATTEMPT_ID_MAX, ATTEMPT_ID_MAX + 1])
 async def test_an_attempt_id_has_an_end(mq: EmbeddedBroker, length: int) -> None:
     """A broker keeps it with each ordered queue, also on its disk."""

@@ -175,7 +175,10 @@ class Receives:
                 attempt_id=request.attempt_id or None,
             ).to_ext_fields()
         broker = request.message_queue.broker.name
-        if not broker:
+        own = self._core.backend.own
+        if not broker or (own is not None and broker != own.name):
+            # The name becomes a part of each receipt handle. Who still has another one, as of a
+            # broker that was renamed, means the one that there is.
             self._core.authorize(context, RemotingCommand(code=int(code), ext_fields=fields))
             broker = await self._any_broker(topic)
         answer = await self._core.invoke(
@@ -273,14 +276,20 @@ class Receives:
                 call.send(piece.SerializeToString())
                 self._core.received += 1
                 if request.auto_renew and self._core.clients.get(client.client_id) is client:
-                    self.renewals.add(
-                        Renewal(context.client_id, handle, topic, group, lite_topic, now_ms),
-                        visible_at(handle),
-                    )
+                    self._keep(Renewal(context.client_id, handle, topic, group, lite_topic, now_ms))
         if is_first:
             self._send_received(call, Code.MESSAGE_NOT_FOUND, "no new message")
         if unsent:
             await asyncio.shield(self._core.start(self._settle(topic, group, unsent)))
+
+    def _keep(self, renewal: Renewal) -> None:
+        """A client works on a message. Nobody can renew one whose handle says nothing."""
+        try:
+            visible_ms = visible_at(renewal.handle)
+        except MQClientError as error:
+            _LOG.info("a message of topic %s cannot be renewed: %s", renewal.topic, error)
+            return
+        self.renewals.add(renewal, visible_ms)
 
     async def _settle(
         self, topic: str, group: str, unsent: list[Callable[[], Awaitable[None]]]
@@ -328,9 +337,9 @@ class Receives:
 
     async def _give_back(self, topic: str, group: str, handle: str, lite_topic: str) -> None:
         """A message becomes visible in `GIVEN_BACK_MS`; if that fails, when its time is over."""
-        parsed = ReceiptHandle.parse(handle)
-        header = invisible_header(topic, group, parsed, GIVEN_BACK_MS, lite_topic)
         try:
+            parsed = ReceiptHandle.parse(handle)
+            header = invisible_header(topic, group, parsed, GIVEN_BACK_MS, lite_topic)
             await self._core.invoke_alone(
                 parsed.broker_name,
                 RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
