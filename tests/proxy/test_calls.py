@@ -893,6 +893,30 @@ async def test_an_attempt_id_has_an_end(mq: EmbeddedBroker, length: int) -> None
         assert status == (Code.OK if length == ATTEMPT_ID_MAX else Code.BAD_REQUEST)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_lite_consumer_whose_settings_are_not_known(ordered: bool) -> None:
+    """Behind a start it may receive before it says what it is: nothing of the parent topic."""
+    settings = {
+        "enableLmq": "true",
+        "enableMultiDispatch": "true",
+        "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
+    }
+    async with EmbeddedBroker(settings, grpc=True) as mq, client_of(mq) as client:
+        add_topic(mq, "L", "LITE", queues=2)
+        attributes = {"+lite.bind.topic": "L"}
+        add_group(mq, "LG", attributes=attributes, consume_message_orderly=ordered)
+        await send(client, message("L", b"x", "LITE", lite_topic="a"))
+        request = receiving("L", "LG")
+        request.long_polling_timeout.Clear()
+        request.long_polling_timeout.nanos = 1_000_000
+        assert await receive(client, request) == []
+        assert mq.offsets("LG", "L") == {}
+        query = m.QueryAssignmentRequest()
+        query.topic.name, query.group.name = "L", "LG"
+        answer = await client.call("QueryAssignment", query)
+        assert [each.message_queue.id for each in answer.assignments] == [-1]
+
+
 async def test_the_shortest_times_may_be_shorter() -> None:
     settings = {
         "minInvisibleTimeMillsForRecv": "0",

@@ -13,6 +13,7 @@ import itertools
 from typing import Any, Final
 from weakref import ref
 
+from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.proxy import messages as m
 from oberth.proxy.backend import Peer
 from oberth.proxy.call import Call, CallChannel
@@ -39,6 +40,20 @@ PRODUCER: Final = _TYPES["PRODUCER"]
 PUSH_CONSUMER: Final = _TYPES["PUSH_CONSUMER"]
 CONSUMERS: Final = {number: name for name, number in _TYPES.items() if name.endswith("_CONSUMER")}
 LITE_CONSUMERS: Final = frozenset({_TYPES["LITE_PUSH_CONSUMER"], _TYPES["LITE_SIMPLE_CONSUMER"]})
+
+
+def takes_lite_topics(
+    client: GrpcClient | None, config: SubscriptionGroupConfig | None, topic: str
+) -> bool:
+    """Whether what a group gets of a topic are messages of its lite topics.
+
+    So it is for a lite consumer, and for any client of a group that is bound to the topic: behind
+    a start of the server its settings may come later than its calls.
+    """
+    settings = None if client is None else client.settings
+    if settings is not None and settings.client_type in LITE_CONSUMERS:
+        return True
+    return config is not None and config.attributes.get("lite.bind.topic") == topic
 
 
 class GrpcClient:

@@ -17,11 +17,7 @@ from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.proxy import messages as m
 from oberth.proxy.begun import BROKER_TIMEOUT_S
 from oberth.proxy.call import Call, parse
-from oberth.proxy.clients import (
-    LITE_CONSUMERS,
-    PUSH_CONSUMER,
-    GrpcClient,
-)
+from oberth.proxy.clients import PUSH_CONSUMER, GrpcClient, takes_lite_topics
 from oberth.proxy.codes import Code, StatusError, code_of, status_of
 from oberth.proxy.convert import (
     FILTERS,
@@ -140,11 +136,10 @@ class Receives:
                     f"{INVISIBLE_MS_MAX}",
                 )
         client = self._core.client(context)
-        settings = client.settings
-        is_lite = settings is not None and settings.client_type in LITE_CONSUMERS
         count = min(max(request.batch_size, 1), BATCH_MAX)
         now_ms = self._core.backend.now_ms()
         config = await self._core.backend.group(group)
+        is_lite = takes_lite_topics(client, config, topic)
         if is_lite:
             code = RequestCode.POP_LITE_MESSAGE
             fields = PopLiteMessageRequestHeader(

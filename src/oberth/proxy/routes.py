@@ -11,9 +11,7 @@ import msgspec
 
 from oberth.proxy import messages as m
 from oberth.proxy.backend import BrokerQueues
-from oberth.proxy.clients import (
-    LITE_CONSUMERS,
-)
+from oberth.proxy.clients import takes_lite_topics
 from oberth.proxy.codes import Code, StatusError
 from oberth.proxy.convert import (
     ACCEPTED,
@@ -91,11 +89,7 @@ class Routes:
         config = await self._core.backend.group(group)
         client = self._core.clients.get(context.client_id)
         is_fifo = config is not None and config.consume_message_orderly
-        is_lite = (
-            client is not None
-            and client.settings is not None
-            and client.settings.client_type in LITE_CONSUMERS
-        )
+        is_lite = takes_lite_topics(client, config, topic)
         wanted: list[tuple[BrokerQueues, Iterable[int]]] = [
             (each, range(each.read_count) if is_fifo and not is_lite else (-1,))
             for each in await self._core.queues(topic)
