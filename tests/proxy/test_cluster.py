@@ -42,9 +42,11 @@ from oberth.proxy.codes import Code, code_of
 from oberth.proxy.front import Front, FrontConfig
 from oberth.proxy.handles import parse_transaction_id
 from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.aio.tls import load_client_context, make_certificate
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from oberth.remoting.code import RequestCode
+from oberth.remoting.code import RequestCode, ResponseCode
+from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 NAMES = ("broker-a", "broker-b")
@@ -108,6 +110,12 @@ async def clustered(
         finally:
             for broker in brokers.values():
                 await broker.aclose()
+
+
+def _route(topic: str) -> Any:
+    request = m.QueryRouteRequest()
+    request.topic.name = topic
+    return request
 
 
 def naming(broker: str, topic: str, group: str) -> Any:
@@ -392,8 +400,43 @@ async def test_who_signs_may_do_what_its_user_may(
                 assert ("FORBIDDEN" in text) is (user == "svc"), name
 
 
-def test_a_code_that_is_not_known() -> None:
-    assert code_of(987_654) is Code.INTERNAL_SERVER_ERROR
+async def test_what_a_client_acknowledged_when_it_ended_is_not_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has it, only its answer is on its way: given back, the message came again."""
+    done, release = asyncio.Event(), asyncio.Event()
+    invoke = RemotingClient.invoke
+    asked: list[int] = []
+
+    async def hold(self: RemotingClient, addr: str, request: Any, *more: Any) -> Any:
+        asked.append(request.code)
+        answer = await invoke(self, addr, request, *more)
+        if request.code == RequestCode.ACK_MESSAGE:
+            done.set()
+            await release.wait()
+        return answer
+
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        await subscribe(client, "T", "G")
+        for _ in NAMES:
+            await client.call("SendMessage", sending(message("T")))
+        request = naming("broker-a", "T", "G")
+        request.auto_renew = True
+        _, found = received(await client.call_stream("ReceiveMessage", request))
+        service = cluster.front.service
+        assert len(service.renewals) == len(found) == 1
+        monkeypatch.setattr(RemotingClient, "invoke", hold)
+        ack = asyncio.create_task(client.call("AckMessage", acking("T", "G", *found)))
+        await done.wait()
+        bye = m.NotifyClientTerminationRequest()
+        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+        release.set()
+        assert (await ack).status.code == Code.INTERNAL_SERVER_ERROR
+        assert len(service.renewals) == 0
+        await until(lambda: not service.core._tasks)  # what was begun at its end is done
+        assert RequestCode.CHANGE_MESSAGE_INVISIBLETIME not in asked
 
 
 async def test_facts_are_asked_once_and_outlive_those_who_gave_them(

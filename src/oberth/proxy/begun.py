@@ -66,18 +66,17 @@ class BegunCall:
     def answered(self, answer: RemotingCommand) -> None:
         """The broker's answer."""
         self._end()
-        if not self.call.is_open:
-            return
         try:
-            code, message = self._finish(answer)
+            code, message = self._finish(answer)  # also if nobody waits for it any more
         except StatusError as error:
             self.refuse(error.code, error.message)
             return
         except OberthError as error:
             self.refuse(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
             return
-        self._results[self._method, code] += 1
-        self.call.finish(message)
+        if self.call.is_open:
+            self._results[self._method, code] += 1
+            self.call.finish(message)
 
     def stored(self, queue_offset: int, log_offset: int, key: str) -> None:
         """The broker's answer to a send that succeeded."""
@@ -94,7 +93,9 @@ class BegunCall:
         self.refuse(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     def refuse(self, code: Code, text: str) -> None:
-        """End the call with a status alone."""
+        """End the call with a status alone, if it is open."""
+        if not self.call.is_open:
+            return
         self._results[self._method, code] += 1
         self.call.finish(only_status(code, text))
 

@@ -461,6 +461,15 @@ class ServiceCore:
             raise unknown_topic(topic)
         return found
 
+    async def look_for_broker(self, name: str) -> None:
+        """Ask for all brokers again, if none of a name is known and the last time is a while ago.
+
+        Raises:
+            OberthError: nobody can be asked.
+        """
+        if not self.backend.has_broker(name):
+            await self.backend.brokers()
+
     async def check_lite(self, topic: str, group: str) -> None:
         """Whether a group may subscribe to lite topics of a topic.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
 from oberth.client.messages import MessageExt
 from oberth.client.pop_consumer import CK_PARTS, ReceiptHandle, real_topic
-from oberth.errors import MQClientError, OberthError
+from oberth.errors import MQClientError, OberthError, RemotingConnectError
 from oberth.formats import properties as p
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.proxy import messages as m
@@ -324,11 +326,12 @@ class Receives:
         """Of many messages some go back in a turn of the loop."""
         for first in range(0, len(renewals), GIVEN_BACK_AT_ONCE):
             await asyncio.gather(
-                *(
-                    self._give_back(each.topic, each.group, each.handle, each.lite_topic)
-                    for each in renewals[first : first + GIVEN_BACK_AT_ONCE]
-                )
+                *map(self._give_back_left, renewals[first : first + GIVEN_BACK_AT_ONCE])
             )
+
+    async def _give_back_left(self, renewal: Renewal) -> None:
+        await renewal.changed()
+        await self._give_back(renewal.topic, renewal.group, renewal.handle, renewal.lite_topic)
 
     async def _give_back(self, topic: str, group: str, handle: str, lite_topic: str) -> None:
         """A message becomes visible in `GIVEN_BACK_MS`; if that fails, when its time is over."""
@@ -362,6 +365,24 @@ class Receives:
             self._is_renewing = False
 
     async def _renew(self, renewal: Renewal) -> None:
+        """Renew a message, if its client still works on it."""
+        if self.renewals.get(renewal.client_id, renewal.given) is not renewal:
+            return
+        if renewal.is_ending:
+            visible_ms = visible_at(renewal.handle)
+            if visible_ms <= self._core.backend.now_ms():
+                self.renewals.remove(renewal.client_id, renewal.given)
+            else:  # it may be that its acknowledgement is tried again
+                self.renewals.schedule(renewal, visible_ms + AHEAD_MS + 1_000)
+            return
+        changing = renewal.changing = asyncio.get_running_loop().create_future()
+        try:
+            await self._change(renewal)
+        finally:
+            renewal.changing = None
+            changing.set_result(None)
+
+    async def _change(self, renewal: Renewal) -> None:
         """A message stays invisible for another while."""
         old = ReceiptHandle.parse(renewal.handle)
         header = invisible_header(
@@ -394,6 +415,46 @@ class Receives:
         if self.renewals.get(renewal.client_id, renewal.given) is renewal:
             self.renewals.schedule(renewal, visible_at(renewal.handle))
 
+    @asynccontextmanager
+    async def _ending(self, client_id: str, given: str) -> AsyncIterator[str]:
+        """The handle that is valid now, for a block that ends the renewals of a message.
+
+        Meanwhile nobody renews the message or gives it back.
+        """
+        renewal = self.renewals.get(client_id, given)
+        if renewal is None:
+            yield given
+            return
+        renewal.is_ending = True
+        try:
+            await renewal.changed()
+        except asyncio.CancelledError:
+            renewal.is_ending = False
+            raise
+        try:
+            yield renewal.handle
+        except StatusError as error:
+            self._end_renewal(renewal, error.code)
+            raise
+        except OberthError as error:
+            is_unsent = isinstance(error, RemotingConnectError | MQClientError)
+            code = Code.INTERNAL_SERVER_ERROR if is_unsent else Code.PROXY_TIMEOUT
+            self._end_renewal(renewal, code)
+            raise
+        self._end_renewal(renewal, Code.OK)
+
+    def _end_renewal(self, renewal: Renewal, code: Code) -> None:
+        """What was to end the renewals of a message has ended with a status.
+
+        If that can be tried again, they go on; but not if the broker may have done it.
+        """
+        if code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
+            self.renewals.remove(renewal.client_id, renewal.given)
+        elif code is not Code.PROXY_TIMEOUT:
+            renewal.is_ending = False
+            if self.renewals.get(renewal.client_id, renewal.given) is renewal:
+                self.renewals.schedule(renewal, visible_at(renewal.handle))
+
     def begin_ack(self, call: Call, raw: bytes) -> bool:
         """One acknowledgement, where the broker is in this process: see `Begin`."""
         if self._core.backend.own is None:
@@ -403,32 +464,40 @@ class Receives:
             return False
         entry = request.entries[0]
         given = entry.receipt_handle
+        renewal = None
         try:
             context = self._core.admit(call)
             topic = topic_of(request.topic)
             group = group_of(request.group)
             renewal = self.renewals.get(context.client_id, given)
-            fields = self._ack_fields(
-                topic, group, given if renewal is None else renewal.handle, entry.lite_topic
-            )[1]
+            if renewal is not None and renewal.changing is not None:
+                return False  # what the handle will be is not known yet
+            handle = self._handle(given if renewal is None else renewal.handle, check_expiry=True)
+            fields = self._ack_fields(topic, group, handle, entry.lite_topic)
             command = RemotingCommand(code=int(RequestCode.ACK_MESSAGE), ext_fields=fields)
-            finish = partial(self._finish_ack, context.client_id, entry.message_id, given)
+            finish = partial(self._finish_ack, renewal, entry.message_id, given)
+            if renewal is not None:
+                renewal.is_ending = True
             self._core.begin(context, "AckMessage", command, finish)
         except StatusError as error:
+            if renewal is not None:
+                self._end_renewal(renewal, error.code)
             self._core.results["AckMessage", error.code] += 1
             call.finish(ack_response(error.code, error.message, entry.message_id, given))
-        except OberthError as error:
+        except OberthError as error:  # the client is gone: nothing was handed over
+            if renewal is not None:
+                self._end_renewal(renewal, Code.INTERNAL_SERVER_ERROR)
             self._core.refuse(call, "AckMessage", error)
         return True
 
     def _finish_ack(
-        self, client_id: str, message_id: str, given: str, answer: RemotingCommand
+        self, renewal: Renewal | None, message_id: str, given: str, answer: RemotingCommand
     ) -> tuple[Code, bytes]:
-        if answer.code == ResponseCode.SUCCESS:
-            self.renewals.remove(client_id, given)
-            return Code.OK, ack_response(Code.OK, "", message_id, given)
-        code = handle_code(answer)
-        return code, ack_response(code, answer.remark or "", message_id, given)
+        code = Code.OK if answer.code == ResponseCode.SUCCESS else handle_code(answer)
+        if renewal is not None:
+            self._end_renewal(renewal, code)
+        text = "" if code is Code.OK else answer.remark or ""
+        return code, ack_response(code, text, message_id, given)
 
     async def ack(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
@@ -454,33 +523,31 @@ class Receives:
     async def _ack_entry(
         self, context: Context, topic: str, group: str, entry: Any
     ) -> tuple[Code, str]:
-        given = entry.receipt_handle
-        renewal = self.renewals.get(context.client_id, given)
-        handle = given if renewal is None else renewal.handle
         try:
-            await self._ack_one(context, topic, group, handle, entry.lite_topic)
+            async with self._ending(context.client_id, entry.receipt_handle) as handle:
+                await self._ack_one(context, topic, group, handle, entry.lite_topic)
         except StatusError as error:
             return error.code, error.message
-        self.renewals.remove(context.client_id, given)
+        except OberthError as error:
+            return status_of(error)
         return Code.OK, ""
 
     async def _ack_one(
         self, context: Context, topic: str, group: str, text: str, lite_topic: str
     ) -> None:
-        broker, fields = self._ack_fields(topic, group, text, lite_topic)
-        answer = await self._core.invoke(context, broker, RequestCode.ACK_MESSAGE, fields)
+        handle = await self._known_handle(text, check_expiry=True)
+        fields = self._ack_fields(topic, group, handle, lite_topic)
+        answer = await self._core.invoke(
+            context, handle.broker_name, RequestCode.ACK_MESSAGE, fields
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise StatusError(handle_code(answer), answer.remark or "")
 
+    @staticmethod
     def _ack_fields(
-        self, topic: str, group: str, text: str, lite_topic: str
-    ) -> tuple[str, dict[str, str]]:
-        """The broker of a handle, and the fields of the command that acknowledges it.
-
-        Raises:
-            StatusError: INVALID_RECEIPT_HANDLE.
-        """
-        handle = self._handle(text, check_expiry=True)
+        topic: str, group: str, handle: ReceiptHandle, lite_topic: str
+    ) -> dict[str, str]:
+        """The fields of the command that acknowledges a handle."""
         header = AckMessageRequestHeader(
             consumer_group=group,
             topic=real_topic(topic, group, handle.retry_flag),
@@ -489,7 +556,14 @@ class Receives:
             offset=handle.offset,
             lite_topic=lite_topic or None,
         )
-        return handle.broker_name, header.to_ext_fields()
+        return header.to_ext_fields()
+
+    async def _known_handle(self, text: str, *, check_expiry: bool = False) -> ReceiptHandle:
+        """As `_handle`; brokers are asked for again before one is unknown."""
+        words = text.split(" ", CK_PARTS)
+        if len(words) >= CK_PARTS:
+            await self._core.look_for_broker(words[5])
+        return self._handle(text, check_expiry=check_expiry)
 
     def _handle(self, text: str, *, check_expiry: bool = False) -> ReceiptHandle:
         try:
@@ -517,21 +591,20 @@ class Receives:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"the invisibleTime is {invisible_ms} ms, allowed 0 to {INVISIBLE_MS_MAX}",
             )
-        renewal = self.renewals.remove(context.client_id, request.receipt_handle)
-        text = request.receipt_handle if renewal is None else renewal.handle
-        handle = self._handle(text, check_expiry=True)
-        header = invisible_header(
-            topic, group, handle, invisible_ms, request.lite_topic, suspend=request.suspend
-        )
-        answer = await self._core.invoke(
-            context,
-            handle.broker_name,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            header.to_ext_fields(),
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(handle_code(answer), answer.remark or "")
-        response.receipt_handle = renewed(text, handle, answer)
+        async with self._ending(context.client_id, request.receipt_handle) as text:
+            handle = await self._known_handle(text, check_expiry=True)
+            header = invisible_header(
+                topic, group, handle, invisible_ms, request.lite_topic, suspend=request.suspend
+            )
+            answer = await self._core.invoke(
+                context,
+                handle.broker_name,
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                header.to_ext_fields(),
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise StatusError(handle_code(answer), answer.remark or "")
+            response.receipt_handle = renewed(text, handle, answer)
 
     async def forward(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)

@@ -10,6 +10,7 @@ RocketMQ: ReceiptHandleProcessor, RenewStrategyPolicy.
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import Final
 
@@ -44,11 +45,15 @@ class Renewal:
         due_s: when it is to be renewed; 0: not noted.
         steps: how often it was renewed.
         failures: how often in a row that failed.
+        changing: done when the broker has answered to the renewal that is under way; None: none is.
+        is_ending: whether its acknowledgement, or what else ends the renewals, is under way, or has
+            ended so that nobody knows whether the broker has done it. Renewed once more, the
+            message would come again.
     """
 
     __slots__ = (
-        "began_ms", "client_id", "due_s", "failures", "given", "group", "handle", "lite_topic",
-        "steps", "topic",
+        "began_ms", "changing", "client_id", "due_s", "failures", "given", "group", "handle",
+        "is_ending", "lite_topic", "steps", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +68,13 @@ class Renewal:
         self.due_s = 0
         self.steps = 0
         self.failures = 0
+        self.changing: asyncio.Future[None] | None = None
+        self.is_ending = False
+
+    async def changed(self) -> None:
+        """Wait until no renewal is under way: ``handle`` is the one that is valid."""
+        while self.changing is not None:
+            await asyncio.wait([self.changing])
 
     @property
     def next_ms(self) -> int:
@@ -94,6 +106,7 @@ class Renewals:
 
     def schedule(self, renewal: Renewal, visible_ms: int) -> None:
         """Look at a message again shortly before others see it."""
+        self._unschedule(renewal)
         renewal.due_s = (visible_ms - AHEAD_MS) // 1000
         self._due.setdefault(renewal.due_s, {})[renewal.client_id, renewal.given] = renewal
 
@@ -122,12 +135,12 @@ class Renewals:
         return found
 
     def remove_client(self, client_id: str) -> list[Renewal]:
-        """Forget a client, and return the messages it had in work."""
+        """Forget a client, and return the messages it had in work, without those that end."""
         found = list(self._by_client.pop(client_id, {}).values())
         self._count -= len(found)
         for renewal in found:
             self._unschedule(renewal)
-        return found
+        return [renewal for renewal in found if not renewal.is_ending]
 
     def due(self, now_ms: int) -> list[Renewal]:
         """Messages to be renewed now, at most `AT_ONCE_MAX`; they are no longer scheduled."""
