@@ -345,6 +345,32 @@ async def test_a_part_of_an_acknowledgement_that_reaches_no_broker(
         assert not renewal_of(mq, one).is_ending
 
 
+async def test_a_forward_goes_on_without_its_call(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, asked: list[RemotingCommand]
+) -> None:
+    """Else its message would come again, for one dead letter more each time."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        peer = receives._core.clients.get("client").peer
+        held = HeldAnswers(monkeypatch, lambda each: each is peer)
+        body = framed(forwarding(got).SerializeToString())
+        stream = await client.open("ForwardMessageToDeadLetterQueue", body)
+        await mq.wait_until(lambda: len(held) == 1, what="a dead letter")
+        await stream.cancel()
+        front = mq._front
+        assert front is not None
+        assert front.server is not None
+        channels = front.server.channels
+        # The Telemetry stream is left.
+        await mq.wait_until(lambda: sum(len(each.calls) for each in channels) == 1)
+        held.release()
+        await mq.wait_until(lambda: len(receives.renewals) == 0)
+        wanted = [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.ACK_MESSAGE]
+        assert codes_of(asked) == wanted
+        assert [each.body for each in mq.dead_letters("G")] == [b"x"]
+
+
 # Brokers that hang, and that come back
 
 

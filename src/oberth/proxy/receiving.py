@@ -609,9 +609,13 @@ class Receives:
     async def forward(self, context: Context, request: Any, response: Any) -> None:
         topic = topic_of(request.topic)
         group = group_of(request.group)
-        renewal = self.renewals.remove(context.client_id, request.receipt_handle)
-        handle = request.receipt_handle if renewal is None else renewal.handle
-        await self._to_dead_letters(context, topic, group, handle, request.lite_topic)
+        # Not cancelled with its call: between its steps that would leave a dead letter and a
+        # message that comes again, for one more dead letter.
+        await asyncio.shield(self._core.start(self._forward(context, topic, group, request)))
+
+    async def _forward(self, context: Context, topic: str, group: str, request: Any) -> None:
+        async with self._ending(context.client_id, request.receipt_handle) as handle:
+            await self._to_dead_letters(context, topic, group, handle, request.lite_topic)
 
     async def _to_dead_letters(
         self, context: Context, topic: str, group: str, text: str, lite_topic: str
