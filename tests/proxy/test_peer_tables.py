@@ -90,6 +90,8 @@ BOUNDED = {
     "proxy/local.py:LocalPeer._open": "open calls, which the budget counts",
     "proxy/local.py:LocalPeer._waiters": "begun calls, and those that were reset, 3 s at most",
     "proxy/local.py:LocalPeer._tasks": "what the broker asks of a client, 3 s",
+    "proxy/receiving.py:Receives._to_renew": "brokers of the messages that are renewed, of these "
+    "those that are due",
     "proxy/renewals.py:Renewals._by_client": "10000 a client, 500000 in all; flooded below",
     "proxy/renewals.py:Renewals._due": "the same ones",
     "proxy/sending.py:Sends._ended": "10000 names of brokers and offsets",

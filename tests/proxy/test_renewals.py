@@ -385,3 +385,28 @@ def _renewed(header_fields: dict[str, str], now_ms: int) -> RemotingCommand:
     answer = create_response(request, ResponseCode.SUCCESS)
     answer.ext_fields = {"popTime": str(now_ms), "invisibleTime": "60000", "reviveQid": "0"}
     return answer
+
+
+async def test_a_broker_that_hangs_delays_no_renewals_of_another(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receives = receives_of(mq)
+    asked: dict[str, int] = {"a": 0, "b": 0}
+    released = asyncio.Event()
+
+    async def invoke(broker: str, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
+        asked[broker] += 1
+        if broker == "a":
+            await released.wait()
+        return _renewed(fields, mq.clock())
+
+    monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+    for number in range(300):
+        renewal = of_broker("ab"[number % 2], number, mq.clock())
+        receives.renewals.add(renewal, visible_at(renewal.handle))
+    receives.renew_due()
+    await mq.wait_until(lambda: asked["b"] == 150, what="renewals of the other broker")
+    assert 0 < asked["a"] < 150
+    released.set()
+    await mq.wait_until(lambda: not receives._to_renew, what="the end of all renewals")
+    assert asked["a"] == 150

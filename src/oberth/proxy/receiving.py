@@ -50,7 +50,7 @@ from oberth.proxy.handles import (
     renewed,
     visible_at,
 )
-from oberth.proxy.renewals import AHEAD_MS, Renewal, Renewals
+from oberth.proxy.renewals import AHEAD_MS, AT_ONCE_MAX, FAILURES_MAX, Renewal, Renewals
 from oberth.remoting.bodies.admin import LITE_SIZE_MAX
 from oberth.remoting.bodies.lite import (
     LiteSubscriptionCtlRequestBody,
@@ -99,6 +99,7 @@ class Receives:
         self._core = core
         self.renewals = Renewals()
         self._is_renewing = False
+        self._to_renew: dict[str, deque[Renewal]] = {}  # broker → its messages that are due
         self._turns = itertools.count()
 
     async def receive(self, call: Call) -> None:
@@ -358,11 +359,30 @@ class Receives:
             self._core.start(self._renew_all())
 
     async def _renew_all(self) -> None:
+        """Each broker's messages are renewed by a task of its own: one that hangs delays its own.
+
+        What is due is handed to them in turns of the loop.
+        """
         try:
             while due := self.renewals.due(self._core.backend.now_ms()):
-                await asyncio.gather(*map(self._renew, due))
+                for renewal in due:
+                    broker = ReceiptHandle.parse(renewal.handle).broker_name
+                    waiting = self._to_renew.get(broker)
+                    if waiting is None:
+                        waiting = self._to_renew[broker] = deque()
+                        self._core.start(self._renew_at(broker, waiting))
+                    waiting.append(renewal)
+                await asyncio.sleep(0)
         finally:
             self._is_renewing = False
+
+    async def _renew_at(self, broker: str, waiting: deque[Renewal]) -> None:
+        try:
+            while waiting:
+                some = [waiting.popleft() for _ in range(min(len(waiting), AT_ONCE_MAX))]
+                await asyncio.gather(*map(self._renew, some))
+        finally:
+            del self._to_renew[broker]
 
     async def _renew(self, renewal: Renewal) -> None:
         """Renew a message, if its client still works on it."""
