@@ -410,3 +410,29 @@ async def test_a_broker_that_hangs_delays_no_renewals_of_another(
     released.set()
     await mq.wait_until(lambda: not receives._to_renew, what="the end of all renewals")
     assert asked["a"] == 150
+
+
+async def test_renewals_are_tried_until_others_would_see_the_message(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker takes some seconds to start again."""
+    receives = receives_of(mq)
+    tried: list[int] = []
+
+    async def invoke(*_: Any) -> RemotingCommand:
+        tried.append(mq.clock())
+        raise MQClientError("no connection")
+
+    monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+    now_ms = mq.clock()
+    handle = f"0 {now_ms} 60000 0 0 broker-a 0 1 1"
+    renewal = Renewal("client", handle, "T", "G", "", now_ms)
+    receives.renewals.add(renewal, visible_at(handle))
+    for _ in range(75):
+        mq.clock.advance(1_000)
+        receives.renew_due()
+        await mq.wait_until(lambda: not receives._is_renewing and not receives._to_renew)
+    assert len(tried) == 3
+    left_ms = visible_at(handle) - tried[-1]
+    assert left_ms <= 3_000
+    assert len(receives.renewals) == 0

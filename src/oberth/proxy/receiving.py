@@ -76,9 +76,8 @@ GIVEN_BACK_MS: Final = 1_000
 """When others see a message that its client did not get, or left."""
 
 GIVEN_BACK_AT_ONCE: Final = 100
-FAILURE_PAUSE_MS: Final = 1_000
-"""Until a renewal that failed is tried again."""
-
+FAILURE_PAUSE_MS: Final = (AHEAD_MS - 1_000) // (FAILURES_MAX - 1)
+"""Until a renewal that failed is tried again: the last time just before others see the message."""
 
 ALL_QUEUES: Final = -1
 LITE_NAMES_MAX: Final = 5_000
