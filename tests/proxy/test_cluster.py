@@ -400,6 +400,79 @@ async def test_who_signs_may_do_what_its_user_may(
                 assert ("FORBIDDEN" in text) is (user == "svc"), name
 
 
+async def test_handles_outlive_a_name_server_that_was_just_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows of no broker until each registers again."""
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        await client.call("SendMessage", sending(message("T")))
+        await client.call("SendMessage", sending(message("T")))
+        _, found = received(
+            await client.call_stream("ReceiveMessage", naming("broker-a", "T", "G"))
+        )
+        backend = cluster.front.service.core.backend
+        assert isinstance(backend, ClusterBackend)
+        monkeypatch.setattr(cluster_module, "FRESH_S", 0.0)
+        ask = backend.instance.ask_name_server
+
+        async def know_nothing(code: RequestCode, *args: Any, **options: Any) -> RemotingCommand:
+            if code != RequestCode.GET_BROKER_CLUSTER_INFO:
+                return await ask(code, *args, **options)
+            body = b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
+            return RemotingCommand(code=0, body=body)
+
+        monkeypatch.setattr(backend.instance, "ask_name_server", know_nothing)
+        assert await backend.brokers() == []
+        ack = await client.call("AckMessage", acking("T", "G", *found))
+        assert ack.status.code == Code.OK, ack
+        # Whom nobody knew is unknown; who was known and cannot be reached may be there again.
+        stray = acking("T", "G", *found)
+        handle = stray.entries[0].receipt_handle
+        stray.entries[0].receipt_handle = handle.replace("broker-a", "broker-z")
+        refused = await client.call("AckMessage", stray)
+        assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+        await cluster.brokers.pop("broker-b").aclose()
+        stray.entries[0].receipt_handle = handle.replace("broker-a", "broker-b")
+        refused = await client.call("AckMessage", stray)
+        assert refused.status.code == Code.INTERNAL_SERVER_ERROR
+        backend._missed = {name: (to, 0.0) for name, (to, _) in backend._missed.items()}
+        refused = await client.call("AckMessage", stray)
+        assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_brokers_are_asked_for_before_a_handle_of_one_is_refused(tmp_path: Path) -> None:
+    """A proxy that was just started may have seen no name server yet."""
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        for _ in NAMES:
+            await client.call("SendMessage", sending(message("T")))
+        pieces = await client.call_stream("ReceiveMessage", naming("broker-a", "T", "G"))
+        _, found = received(pieces)
+        backend = cluster.front.service.core.backend
+        assert isinstance(backend, ClusterBackend)
+        backend._addresses = {}
+        backend._cluster = Facts(backend._ask_cluster)
+        ack = await client.call("AckMessage", acking("T", "G", *found))
+        assert ack.status.code == Code.OK, ack
+
+
+def test_brokers_that_are_missed_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "MISSED_MAX", 10)
+
+    async def flood() -> None:
+        backend = ClusterBackend(ClientConfig(namesrv_addr="127.0.0.1:1"))
+        for turn in range(10):
+            backend._note_missed({})
+            backend._addresses = {f"{turn} {number}": "127.0.0.1:1" for number in range(5)}
+        assert len(backend._missed) == 10
+        assert backend.has_broker("9 0")
+
+    asyncio.run(flood())
+
+
 async def test_what_a_client_acknowledged_when_it_ended_is_not_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ BOUNDED = {
     "proxy/begun.py:BegunCalls._turn": "calls of one turn of the loop",
     "proxy/clients.py:GrpcClient.streams": "8, the oldest makes room",
     "proxy/cluster.py:ClusterBackend._addresses": "brokers that name servers know",
+    "proxy/cluster.py:ClusterBackend._missed": "1000, 10 min",
     "proxy/cluster.py:ClusterPeer._brokers": "one for each open connection to a broker",
     "proxy/cluster.py:ClusterPeer._left": "those of `_work` whose call was cancelled",
     "proxy/cluster.py:ClusterPeer._work": "open calls, which the budget counts",

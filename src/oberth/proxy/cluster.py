@@ -57,6 +57,17 @@ BODY_MAX: Final = 4 * 1024 * 1024
 FACTS_MAX: Final = 10_000
 """Topics, or groups, that are remembered."""
 
+MISSED_S: Final = 600.0
+"""How long a broker is known where it was that no name server names any more: one that was just
+started knows of a broker when that registers next."""
+
+MISSED_MAX: Final = 1_000
+"""Brokers of which this is known."""
+
+CONNECT_TIMEOUT_S: Final = 1.0
+"""How long a connection to a broker may take: a third of the time that a call has, so that what a
+silent host did not get can go to another broker."""
+
 CALL_MAX_S: Final = 30.0
 """The longest that a command may take, a poll of 20 s among them."""
 
@@ -142,6 +153,7 @@ class ClusterBackend:
         self._config = config
         self._instance: ClientInstance | None = None
         self._addresses: dict[str, str] = {}
+        self._missed: dict[str, tuple[str, float]] = {}  # name → address, until when in loop time
         self._cluster = Facts(self._ask_cluster)
         self._routes = Facts(self._ask_route)
         self._topics = Facts(self._ask_topic)
@@ -177,12 +189,25 @@ class ClusterBackend:
             partial(ClusterInfo.decode, lenient_size_max=FRAME_SIZE_MAX), answer.body_bytes()
         )
         table = info.broker_addr_table
-        self._addresses = {
+        known = {
             name: data.broker_addrs[MASTER_ID]
             for name, data in table.items()
             if MASTER_ID in data.broker_addrs
         }
-        return self._addresses
+        self._note_missed(known)
+        self._addresses = known
+        return known
+
+    def _note_missed(self, known: dict[str, str]) -> None:
+        """Keep the addresses of brokers that were known and are not named any more."""
+        now = asyncio.get_running_loop().time()
+        missed = {
+            name: (address, now + MISSED_S) for name, address in self._addresses.items()
+        } | self._missed
+        left = [
+            (name, entry) for name, entry in missed.items() if name not in known and entry[1] > now
+        ]
+        self._missed = dict(left[:MISSED_MAX])
 
     async def _ask_route(self, topic: str) -> list[BrokerQueues]:
         route = await self.instance.fetch_route(topic)
@@ -246,12 +271,14 @@ class ClusterBackend:
         return None
 
     async def address(self, broker: str) -> str:
-        """Where a broker's master is.
+        """Where a broker's master is, or was not long ago.
 
         Raises:
             MQClientError: no name server knows it.
         """
         found = (await self._cluster.get("")).get(broker)
+        if found is None and self.has_broker(broker):
+            found, _ = self._missed.get(broker, (None, 0.0))
         if found is None:
             raise MQClientError(f"broker {broker[:80]!r} is not known to any name server")
         return found
@@ -294,8 +321,11 @@ class ClusterBackend:
         """Nothing to do: commands leave by themselves."""
 
     def has_broker(self, name: str) -> bool:
-        """Whether a broker of this name was known when brokers were last asked for."""
-        return name in self._addresses
+        """Whether a broker of this name is known, or was not long ago."""
+        if name in self._addresses:
+            return True
+        _, until = self._missed.get(name, ("", 0.0))
+        return until > asyncio.get_running_loop().time()
 
     def not_ready(self) -> str | None:
         """Why no messages are taken, or None."""

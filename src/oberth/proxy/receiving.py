@@ -639,7 +639,7 @@ class Receives:
     async def _to_dead_letters(
         self, context: Context, topic: str, group: str, text: str, lite_topic: str
     ) -> None:
-        handle = self._handle(text)
+        handle = await self._known_handle(text)
         parts = text.split(" ", CK_PARTS + 1)
         if len(parts) < 9 or not parts[8].isdecimal() or len(parts[8]) > OFFSET_DIGITS_MAX:
             raise StatusError(

@@ -299,6 +299,7 @@ class Sends:
         if not request.transaction_id.strip():
             raise StatusError(Code.INVALID_TRANSACTION_ID, "transaction id has no content")
         key, state_offset, log_offset, broker = parse_transaction_id(request.transaction_id)
+        await self._core.look_for_broker(broker)
         if not self._core.backend.has_broker(broker):
             raise StatusError(
                 Code.INVALID_TRANSACTION_ID, f"the transaction is of broker {broker[:80]!r}"
