@@ -473,6 +473,32 @@ def test_brokers_that_are_missed_have_an_end(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(flood())
 
 
+async def test_what_a_silent_host_did_not_get_goes_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that vanished refuses no connection; none comes about."""
+    monkeypatch.setattr(cluster_module, "CONNECT_TIMEOUT_S", 0.05)
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await client.call("QueryRoute", _route("T"))
+        backend = cluster.front.service.core.backend
+        assert isinstance(backend, ClusterBackend)
+        await backend.message_type("T")
+        backend._addresses["broker-b"] = "127.0.0.1:1"
+        loop = asyncio.get_running_loop()
+        create = loop.create_connection
+
+        async def connect(factory: Any, host: str, port: int, **options: Any) -> Any:
+            if port == 1:
+                await asyncio.Event().wait()
+            return await create(factory, host, port, **options)
+
+        monkeypatch.setattr(loop, "create_connection", connect)
+        for _ in range(4):
+            response = await client.call("SendMessage", sending(message("T")))
+            assert response.status.code == Code.OK, response
+
+
 async def test_what_a_client_acknowledged_when_it_ended_is_not_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

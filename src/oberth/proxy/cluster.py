@@ -18,6 +18,7 @@ import hmac
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -373,7 +374,9 @@ class ClusterPeer:
         self.is_closed = False
         table = ProcessorTable()
         table.async_(ASKED, self._serve, stage=Stage("grpc", tasks=4))
-        self._client = RemotingClient(table, backend.instance.remoting.options)
+        options = backend.instance.remoting.options
+        connect_s = min(options.connect_timeout_s, CONNECT_TIMEOUT_S)
+        self._client = RemotingClient(table, replace(options, connect_timeout_s=connect_s))
         self._brokers: dict[Channel, str] = {}
         # What is open on which connection, and what of it nobody waits for any more.
         self._work: dict[asyncio.Task[Any], Channel] = {}
