@@ -499,6 +499,21 @@ async def test_what_a_silent_host_did_not_get_goes_to_another(
             assert response.status.code == Code.OK, response
 
 
+async def test_a_receive_ends_with_its_client(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster, cluster.client() as client:
+        await cluster.add_topic("T")
+        await cluster.add_group("G")
+        polling = cluster.brokers["broker-a"].services.pop.polling
+        request = framed(naming("broker-a", "T", "G").SerializeToString())
+        waiting = await client.open("ReceiveMessage", request, deadline="60S")
+        await until(lambda: len(polling) == 1)
+        bye = m.NotifyClientTerminationRequest()
+        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+        pieces = [m.ReceiveMessageResponse.FromString(each) for each in await waiting.all()]
+        assert received(pieces) == (Code.INTERNAL_SERVER_ERROR, [])
+        assert waiting.status == 0
+
+
 async def test_what_a_client_acknowledged_when_it_ended_is_not_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

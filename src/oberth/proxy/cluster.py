@@ -24,7 +24,13 @@ from typing import Any, Final, Generic, TypeVar
 
 from oberth.client.config import ClientConfig
 from oberth.client.instance import ClientInstance
-from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    RemotingError,
+    RemotingSendRequestError,
+)
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import Permission, TopicConfig
 from oberth.proxy.backend import BrokerQueues, Peer
@@ -391,7 +397,26 @@ class ClusterPeer:
         request: RemotingCommand,
         on_late: Callable[[RemotingCommand], None] | None = None,
     ) -> RemotingCommand:
-        """See `Peer.call`."""
+        """See `Peer.call`.
+
+        Raises:
+            RemotingSendRequestError: the client has ended meanwhile.
+        """
+        try:
+            return await self._call(broker, request, on_late)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self.is_closed and task is not None and not task.cancelling():
+                # Not who called was cancelled: `close` ended what it waited for.
+                raise RemotingSendRequestError(f"{self._remote} is gone") from None
+            raise
+
+    async def _call(
+        self,
+        broker: str,
+        request: RemotingCommand,
+        on_late: Callable[[RemotingCommand], None] | None,
+    ) -> RemotingCommand:
         address = await self._backend.address(broker)
         channel = await self._client.channel(address)
         self._brokers = {
@@ -418,7 +443,7 @@ class ClusterPeer:
                 work.cancel()
             else:
                 work.add_done_callback(lambda done: _late(done, on_late))
-                if request.code == RequestCode.POP_MESSAGE:
+                if request.code == RequestCode.POP_MESSAGE and not work.done():
                     self._left.add(work)
                     self._end_if_left(channel)
             raise
