@@ -400,6 +400,11 @@ async def test_who_signs_may_do_what_its_user_may(
                 assert ("FORBIDDEN" in text) is (user == "svc"), name
 
 
+def test_a_code_that_is_not_known() -> None:
+    assert code_of(987_654) is Code.INTERNAL_SERVER_ERROR
+    assert code_of(ResponseCode.LMQ_QUOTA_EXCEEDED) is Code.LITE_TOPIC_QUOTA_EXCEEDED
+
+
 async def test_handles_outlive_a_name_server_that_was_just_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
