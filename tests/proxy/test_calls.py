@@ -271,6 +271,26 @@ async def test_settings_are_merged(mq: EmbeddedBroker) -> None:
         assert response.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
+async def test_the_times_between_attempts_are_the_servers(mq: EmbeddedBroker) -> None:
+    add_topic(mq, "T")
+    async with client_of(mq) as client:
+        stream = await client.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.client_type = CLIENTS["PUSH_CONSUMER"]
+        command.settings.subscription.group.name = "G"
+        command.settings.subscription.subscriptions.add().topic.name = "T"
+        command.settings.backoff_policy.customized_backoff.next.add(seconds=77)
+        answers = []
+        for _ in range(2):
+            await stream.send(command)
+            raw = await stream.next()
+            assert raw is not None
+            command = m.TelemetryCommand.FromString(raw)
+            answers.append(command.settings.backoff_policy)
+        assert [len(each.customized_backoff.next) for each in answers] == [18, 18]
+        assert answers[0].customized_backoff.next[0].seconds == 1
+
+
 async def test_settings_of_the_wrong_kind(mq: EmbeddedBroker) -> None:
     add_topic(mq, "T")
     add_topic(mq, "L", "LITE")

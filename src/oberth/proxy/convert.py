@@ -456,7 +456,8 @@ DEFAULT_RETRY_MS: Final = tuple(
 
 
 def fill_backoff(policy: Any, config: Any) -> None:
-    """A group's attempts and the times between them."""
+    """A group's attempts and the times between them, in place of what is there."""
+    policy.Clear()
     policy.max_attempts = (config.retry_max_times if config is not None else 16) + 1
     retry = config.group_retry_policy if config is not None else None
     if retry is not None and retry.type == "EXPONENTIAL":
