@@ -291,6 +291,36 @@ async def test_the_times_between_attempts_are_the_servers(mq: EmbeddedBroker) ->
         assert answers[0].customized_backoff.next[0].seconds == 1
 
 
+async def test_a_client_that_ends_while_its_settings_are_looked_at(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_topic(mq, "T")
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    find = LocalBackend.group
+
+    async def wait(backend: LocalBackend, name: str) -> Any:
+        asked.set()
+        await go_on.wait()
+        return await find(backend, name)
+
+    async with client_of(mq) as client:
+        stream = await client.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.client_type = CLIENTS["PUSH_CONSUMER"]
+        command.settings.subscription.group.name = "G"
+        command.settings.subscription.subscriptions.add().topic.name = "T"
+
+        monkeypatch.setattr(LocalBackend, "group", wait)
+        await stream.send(command)
+        await asked.wait()
+        bye = m.NotifyClientTerminationRequest()
+        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+        go_on.set()
+        assert await stream.all() == []
+        assert stream.status == GrpcStatus.INTERNAL
+        assert "has ended meanwhile" in unquote(stream.headers["grpc-message"])
+
+
 async def test_settings_of_the_wrong_kind(mq: EmbeddedBroker) -> None:
     add_topic(mq, "T")
     add_topic(mq, "L", "LITE")

@@ -194,6 +194,10 @@ class Telemetry:
             fill_backoff(merged.backoff_policy, config)
         else:
             raise StatusError(Code.UNRECOGNIZED_CLIENT_TYPE, "neither publishing nor subscription")
+        if self._core.clients.get(client.client_id) is not client:
+            raise StatusError(
+                Code.INTERNAL_SERVER_ERROR, f"the client {client.client_id} has ended meanwhile"
+            )
         self._core.clients.keep_settings(client, merged)
 
     async def on_broker_request(
