@@ -23,7 +23,7 @@ from tests.proxy.conftest import (
 
 from oberth.errors import MQClientError, RemotingConnectError, RemotingTimeoutError
 from oberth.proxy import messages as m
-from oberth.proxy.backend import LocalBackend
+from oberth.proxy.backend import LocalBackend, Peer
 from oberth.proxy.codes import Code
 from oberth.proxy.handles import visible_at
 from oberth.proxy.local import LocalBroker, LocalPeer
@@ -54,6 +54,13 @@ async def in_work(mq: EmbeddedBroker, client: GrpcClient, *bodies: bytes) -> lis
     status, found = received(pieces)
     assert (status, [each.body for each in found]) == (Code.OK, list(bodies))
     return found
+
+
+def peer_of(mq: EmbeddedBroker) -> Peer:
+    """The client, as the broker knows it."""
+    known = receives_of(mq)._core.clients.get("client")
+    assert known is not None
+    return known.peer
 
 
 def renewal_of(mq: EmbeddedBroker, got: Any) -> Renewal:
@@ -266,7 +273,7 @@ async def test_an_acknowledgement_whose_call_ends_early_ends_the_renewal(
     """The broker has it; and a client that ends gives back no message that it acknowledged."""
     async with client_of(mq) as client, client_of(mq, "other") as other:
         found = await in_work(mq, client, b"1", b"2")
-        peer = receives_of(mq)._core.clients.get("client").peer
+        peer = peer_of(mq)
         held = HeldAnswers(monkeypatch, lambda each: each is peer)
         streams = [
             await client.open("AckMessage", framed(acking("T", "G", each).SerializeToString()))
@@ -352,7 +359,7 @@ async def test_a_forward_goes_on_without_its_call(
     async with client_of(mq) as client:
         (got,) = await in_work(mq, client, b"x")
         receives = receives_of(mq)
-        peer = receives._core.clients.get("client").peer
+        peer = peer_of(mq)
         held = HeldAnswers(monkeypatch, lambda each: each is peer)
         body = framed(forwarding(got).SerializeToString())
         stream = await client.open("ForwardMessageToDeadLetterQueue", body)
