@@ -666,3 +666,71 @@ def test_a_queue_that_lost_its_files_goes_on_with_its_numbers(
         assert store.max_offset_in_queue("T2", 0) == end + 3
         assert store.max_offset_in_queue("T0", 3) == 13
         assert store.get_message("g", "T2", 0, end, 32).message_count == 3
+
+
+LINKED = ["commitlog", "consumequeue", "index", "consumequeue/T1", "consumequeue/T1/1"]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "disk-gone"])
+@pytest.mark.parametrize("name", LINKED)
+def test_a_store_with_a_linked_directory_is_not_touched(
+    tmp_path: Path, name: str, *, gone: bool
+) -> None:
+    root, disk = tmp_path / "store", tmp_path / "disk"
+    Load(root).run([_batch(0, 200)])
+    (root / name).rename(disk)
+    (root / name).symlink_to(disk)
+    if gone:
+        disk.rename(tmp_path / "unplugged")
+    before = _tree(tmp_path)
+    # Units that cannot be read are missed before their place is.
+    reason = f"{name}: is a symbolic link to .*disk{'|is in no ConsumeQueue' if gone else ''}"
+    with pytest.raises(StoreError, match=reason):
+        Load(root).run([_batch(200, 201)])
+    if "/" not in name:
+        with pytest.raises(StoreError, match=f"{name}: is a symbolic link"):
+            Load(root).run([_batch(200, 201)], overwrite=True)
+    shutil.rmtree(tmp_path / ".store.oberth-load-job", ignore_errors=True)  # as Spark's abort
+    assert _tree(tmp_path) == before
+    assert (root / name).is_symlink()
+    if gone:
+        (tmp_path / "unplugged").rename(disk)
+    (root / name).unlink()
+    disk.rename(root / name)
+    Load(root).run([_batch(200, 201)])
+    _check(root)
+
+
+def test_a_store_and_files_behind_links_grow(tmp_path: Path, read_store: Any) -> None:
+    """The root itself may be a link, and a file is as good as a copy of it."""
+    root, disk = tmp_path / "store", tmp_path / "disk"
+    Load(root).run([_batch(0, 200)])
+    disk.mkdir()
+    for path in [*root.glob("commitlog/*"), root / "config" / "topics.json"]:
+        path.rename(disk / path.name)
+        path.symlink_to(disk / path.name)
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    before = _bodies(read_store, root)
+    Load(link).run([_batch(200, 260)])
+    assert link.is_symlink()
+    bodies = _bodies(read_store, root)
+    assert len(bodies) == 260
+    assert set(before) <= set(bodies)
+    _check(root)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_store_whose_log_goes_on_elsewhere_is_not_touched(tmp_path: Path, left: int) -> None:
+    """With two directories of the CommitLog a broker makes each segment in the next one."""
+    root, disk = tmp_path / "store", tmp_path / "disk"
+    Load(root).run([_batch(0, 200)])
+    disk.mkdir()
+    segments = sorted((root / "commitlog").iterdir())
+    assert len(segments) > 2
+    for path in segments[left:]:
+        path.rename(disk / path.name)
+    before = _tree(root)
+    with pytest.raises(StoreError, match="storePathCommitLog"):
+        Load(root).run([_batch(200, 201)])
+    assert _tree(root) == before

@@ -56,6 +56,7 @@ from oberth.spark.spare_tree import SpareTree
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
 from oberth.spark.write_options import WriteOptions
+from oberth.store.file_kinds import refuse_linked
 from oberth.store.offline.indexed_tags import indexes_tags
 from oberth.store.offline.layout import IndexShape, discover
 from oberth.store.offline.reader import StoreReader
@@ -125,7 +126,8 @@ class StoreLoader:
 
         Raises:
             StoreLockedError: a process has the store open.
-            StoreError: it was not closed cleanly, is behind with dispatching, or is no store.
+            StoreError: it was not closed cleanly, is behind with dispatching, has directories
+                elsewhere, or is no store.
             RecordError: a record is larger than a segment.
         """
         self.finish_exchange()
@@ -146,6 +148,7 @@ class StoreLoader:
 
     def _check_directory(self, overwrite: bool) -> None:
         present = set(os.listdir(self._root))
+        refuse_linked(self._root, sorted(present))
         known = StoreFiles(LocalStorage(), self._root, "")
         if present and paths.COMMIT_LOG not in present and not known.segments():
             raise StoreError(

@@ -21,6 +21,7 @@ from oberth.formats.names import is_system_topic
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.spark.load_plan import ExistingStore, LoadPlan
 from oberth.spark.segments import QueueName
+from oberth.store.file_kinds import refuse_linked
 from oberth.wall_clock import now_ms
 
 _COPY_CHUNK: Final = 8 << 20
@@ -109,16 +110,17 @@ def link_tree(
         existing: what the old tree is known to have.
         kept: the new tree has the queues of an earlier load: files that it lacks, and how many
             queues, see `oberth.spark.spare_tree`.
+
+    Raises:
+        StoreError: a directory is a symbolic link: the new tree would be without its files.
     """
     empty = {
-        os.path.realpath(segment.path)
-        for segment in existing.files.segments()
-        if segment not in existing.segments
+        segment.path for segment in existing.files.segments() if segment not in existing.segments
     }
-    own = {os.path.basename(path) for path in empty}
     queues = f"{old}/{paths.CONSUME_QUEUE}"
     count = 0
     for directory, below, names in os.walk(old):
+        refuse_linked(directory, below)
         if kept is not None and directory == old and paths.CONSUME_QUEUE in below:
             below.remove(paths.CONSUME_QUEUE)
         target = new + directory[len(old) :]
@@ -127,10 +129,12 @@ def link_tree(
         count += os.path.dirname(os.path.dirname(directory)) == queues
         for name in names:
             source = f"{directory}/{name}"
-            if name in own and os.path.realpath(source) in empty:
+            if source in empty:
                 continue
             if os.path.isfile(source):
                 os.link(source, f"{target}/{name}", follow_symlinks=False)
+            else:
+                refuse_linked(directory, [name])
     if kept is None:
         return count
     for name in kept[0]:
@@ -204,8 +208,7 @@ def make_log_files(
     size = existing.segment_size
     directory = f"{new}/{paths.COMMIT_LOG}"
     if old is not None and existing.segments:
-        newest = existing.segments[-1].path
-        directory = new + os.path.dirname(os.path.realpath(newest))[len(old) :]
+        directory = new + os.path.dirname(existing.segments[-1].path)[len(old) :]
     copies = []
     for start in range(plan.log_start // size * size, plan.log_end, size):
         path = f"{directory}/{paths.segment_name(start)}"

@@ -257,6 +257,7 @@ class ExistingStore:
                 self._look_at_all_queues()
         self._check_dispatched(root, dispatched)
         self._check_blank()
+        self._check_whole(root)
 
     def end_of(self, name: QueueName) -> int:
         """The queue offset that the next message of a queue gets."""
@@ -315,7 +316,7 @@ class ExistingStore:
             last = queue.unit_numbers()[1]
             if last:
                 unit = queue.read_units(last - 1, last)
-                if len(unit):
+                if len(unit) and unit["size"][0] != consume_queue.PRE_BLANK_SIZE:
                     dispatched = max(dispatched, int(unit["offset"][0]) + int(unit["size"][0]))
         return dispatched
 
@@ -362,6 +363,15 @@ class ExistingStore:
             message.BLANK_MAGIC
         ):
             self.log_end = -(-self.log_end // self.segment_size) * self.segment_size
+
+    def _check_whole(self, root: str) -> None:
+        """Raises when the log goes on in a directory that is not in the store."""
+        if self.log_end % self.segment_size == 0 and self._look_at_all_queues() > self.log_end:
+            raise StoreError(
+                f"{root}: its queues name records behind CommitLog {self.log_end}, where the files "
+                "of its log end; with directories elsewhere (storePathCommitLog) move all of "
+                f"them to {root}/{paths.COMMIT_LOG} first"
+            )
 
 
 def plan_load(

@@ -80,6 +80,27 @@ def _leads_in_a_circle(files: FileSystem, path: str) -> bool:
     return False
 
 
+def refuse_linked(directory: str, names: Iterable[str]) -> None:
+    """Checks that none of these directories is a symbolic link, nor leads to nothing.
+
+    Who replaces a directory would take the link for all that it holds. Links to files are no harm:
+    a file is read through them, and replaced by a file.
+
+    Args:
+        directory: where they lie, on a file system of this machine.
+        names: theirs; what is not there counts for none.
+
+    Raises:
+        StoreError: for the first one.
+    """
+    for path in (os.path.join(directory, name) for name in names):
+        if os.path.islink(path) and not os.path.isfile(path):
+            raise StoreError(
+                f"{path}: is a symbolic link to {os.readlink(path)}, and what replaces it would "
+                "leave out what lies there; move the directory itself here"
+            )
+
+
 def refuse_odd_ones(files: FileSystem, root: str, logs: Iterable[str] = ()) -> None:
     """Checks that there is none of the wrong kind, see `odd_ones`.
 

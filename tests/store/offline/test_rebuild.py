@@ -18,7 +18,8 @@ from oberth.store.offline import rebuild as module
 from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import rebuild
+from oberth.store.offline.rebuild import DERIVED_DIRECTORIES, rebuild
+from oberth.store.offline.rejoin import cut_log
 from oberth.store.offline.verify import verify
 
 Pristine = Callable[[str], Any]
@@ -143,3 +144,22 @@ def test_a_queue_that_starts_again_keeps_what_is_before(tmp_path: Path) -> None:
     writer.flush()
     assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000000"]
     assert next(tmp_path.iterdir()).read_bytes() == unit(60) + bytes(80)
+
+
+@pytest.mark.parametrize("name", DERIVED_DIRECTORIES[::3])
+def test_a_linked_directory_is_refused_before_anything_is_done(
+    golden_store: Callable[[str], Any], tmp_path: Path, name: str
+) -> None:
+    """What is built would take the link's place, and no later rebuild could remove the old one."""
+    root = golden_store("basic-5.5.0").root
+    (root / name).rename(tmp_path / "elsewhere")
+    (root / name).symlink_to(tmp_path / "elsewhere")
+    before = sorted(root.rglob("*"))
+    with StoreReader(root) as reader, pytest.raises(StoreError, match=f"{name}: is a symbolic"):
+        rebuild(reader)
+    with pytest.raises(StoreError, match=f"{name}: is a symbolic link"):
+        cut_log(str(root), 0, str(tmp_path / "kept"))
+    assert sorted(root.rglob("*")) == before
+    assert not (tmp_path / "kept").exists()
+    with StoreReader(root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))

@@ -47,12 +47,14 @@ from oberth.spark.pipelines.log_ranges import (
     read_units,
 )
 from oberth.spark.pipelines.tasks import TaskRunner
+from oberth.store.file_kinds import refuse_linked
 from oberth.store.offline.index_files import IndexTreeWriter
 from oberth.store.offline.layout import QueueKey, StoreLayout, local_directory
 from oberth.store.offline.queue_files import ILLEGAL_RECORDS_MAX, QueueTreeWriter
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import (
     BESIDE_SUFFIX,
+    DERIVED_DIRECTORIES,
     ExtUnits,
     RebuildReport,
     exchange,
@@ -102,7 +104,8 @@ def dispatch(
 
     Raises:
         StoreLockedError: another process has the store open (only without ``into``).
-        StoreError: ``into`` has queues or an index already, or the log has no segment.
+        StoreError: ``into`` has queues or an index already, the log has no segment, or a directory
+            that is to be replaced is a symbolic link.
         OSError: something cannot be read or written.
     """
     if into is not None:
@@ -116,6 +119,7 @@ def dispatch(
         root = reader.layout.root
         if into is None:
             stack.enter_context(locked(root))
+            refuse_linked(root, DERIVED_DIRECTORIES)
             remove_leftovers(root)
             target, suffix = root, BESIDE_SUFFIX
         else:

@@ -44,7 +44,7 @@ from oberth.kernels.columns import DISPATCH_COLUMNS, TopicTable
 from oberth.kernels.index import IndexEntries
 from oberth.kernels.queues import Anomaly, QueueTable
 from oberth.store import recovery_state
-from oberth.store.file_kinds import refuse_odd_ones
+from oberth.store.file_kinds import refuse_linked, refuse_odd_ones
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.index_files import IndexTreeWriter
 from oberth.store.offline.indexed_tags import IndexedTags, tags_known
@@ -163,7 +163,8 @@ def rebuild(
 
     Raises:
         StoreLockedError: another process has the store open (only without ``into``).
-        StoreError: ``into`` has queues or an index already, or the log has no segment.
+        StoreError: ``into`` has queues or an index already, the log has no segment, or a directory
+            that is to be replaced is a symbolic link.
         OSError: something cannot be read or written.
     """
     if not reader.log.segments:
@@ -175,6 +176,7 @@ def rebuild(
         return _build(reader, former or reader, into, "", threads, progress)
     root = reader.layout.root
     with locked(root):
+        refuse_linked(root, DERIVED_DIRECTORIES)
         remove_leftovers(root)
         report = _build(reader, former or reader, root, BESIDE_SUFFIX, threads, progress)
         exchange(root)

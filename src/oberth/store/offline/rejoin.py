@@ -18,6 +18,7 @@ from oberth.formats import paths
 from oberth.formats.epochs import FILE_NAME as EPOCHS
 from oberth.formats.epochs import Epoch, EpochTable, encode_epochs
 from oberth.formats.log_checksums import FILE_NAME as CHECKSUMS
+from oberth.store.file_kinds import refuse_linked
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.log_walk import DamagedRecord, walk
 from oberth.store.offline.reader import StoreReader
@@ -108,7 +109,8 @@ def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = No
 
     Raises:
         StoreLockedError: a broker has the store open.
-        StoreError: the directory for what is cut off is there already.
+        StoreError: the directory for what is cut off is there already, or one of the queues or the
+            index is a symbolic link.
         OSError: a file cannot be changed.
     """
     root = os.path.abspath(root)  # beside "." there is nothing
@@ -120,6 +122,7 @@ def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = No
             end = reader.max_offset if end is None else end
         if os.path.exists(kept_in):
             raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
+        refuse_linked(root, _DERIVED)
         _make_kept(kept_in)
         for segment in reversed(segments):
             if segment.end <= at:
