@@ -316,6 +316,25 @@ def test_a_growing_store_can_be_read_by_another(tmp_path: Path) -> None:
     assert reader.find("t", 1) is not None
 
 
+def test_a_queue_of_the_wrong_kind_keeps_no_other_from_a_reader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process made it, which did not know what the topic is."""
+    batch = {"queue.type": "BatchCQ"}
+    writer = make(tmp_path)
+    reader = make(
+        tmp_path, writable=False, topic_attributes=lambda topic: batch if topic == "b" else {}
+    )
+    for n, topic in enumerate(("a", "b", "c", "a", "b", "c")):
+        writer.find_or_create(topic, 0).put_request(request_at(topic, 0, n * 100, n // 3))
+    writer.write_behind()
+    for _ in range(2):
+        reader.refresh(600)
+    assert [(each.topic, each.max_offset) for each in reader.all_queues()] == [("a", 2), ("c", 2)]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "topic b has queues of the batch kind; `oberth store rebuild` makes" in said
+
+
 def test_ext_addresses_are_told_from_tags_codes() -> None:
     assert is_ext_address(-(2**63))
     assert not is_ext_address(-(2**31))

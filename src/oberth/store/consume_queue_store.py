@@ -81,6 +81,8 @@ class ConsumeQueueStore:
         self._stale: list[Queue] = []
         self._stale_log_end = 0
         self._corrected_for = -1
+        # Queues of a wrong kind that another process made, see `refresh`.
+        self._left_out: set[QueueKey] = set()
         # Where queues begin later than the log; replaced as a whole, see `retention`.
         self.floors: dict[QueueKey, int] = {}
 
@@ -118,16 +120,16 @@ class ConsumeQueueStore:
         return findings
 
     def _load_queue(self, kind: str, topic: str, queue_id: int) -> Queue:
-        queues = self.table.setdefault(topic, {})
         queue = self._make(topic, queue_id, batch=kind == BATCH_CONSUME_QUEUE)
-        if queue_id in queues or (
+        if self.find(topic, queue_id) is not None or (
             self._attributes is not None and self.is_batch_topic(topic) != queue.is_batch
         ):
             raise StoreCorruptError(
                 f"{queue.stream.directory}: topic {topic} has queues of the "
-                f"{'simple' if queue.is_batch else 'batch'} kind"
+                f"{'simple' if queue.is_batch else 'batch'} kind; `oberth store rebuild` makes "
+                "queues and index anew"
             )
-        queues[queue_id] = queue
+        self.table.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def is_batch_topic(self, topic: str) -> bool:
@@ -348,7 +350,10 @@ class ConsumeQueueStore:
         return log_offset
 
     def refresh(self, log_end_offset: int) -> None:
-        """Takes in what the writing process has added, new queues too. For a read-only store."""
+        """Takes in what the writing process has added, new queues too. For a read-only store.
+
+        A queue of the other kind than its topic's is left out, and named once: the others go on.
+        """
         for kind in (CONSUME_QUEUE, BATCH_CONSUME_QUEUE):
             root = f"{self.config.store_path_root_dir}/{kind}"
             for topic in self.files.list(root):
@@ -357,9 +362,17 @@ class ConsumeQueueStore:
                 for name in self.files.list(f"{root}/{topic}"):
                     queue_id = queue_number(name)
                     if queue_id is not None and self.find(topic, queue_id) is None:
-                        self._load_queue(kind, topic, queue_id)
+                        self._load_new(kind, topic, queue_id)
         for queue in self.all_queues():
             queue.refresh(log_end_offset)
+
+    def _load_new(self, kind: str, topic: str, queue_id: int) -> None:
+        try:
+            self._load_queue(kind, topic, queue_id)
+        except StoreCorruptError as error:
+            if (topic, queue_id) not in self._left_out:
+                self._left_out.add((topic, queue_id))
+                _LOG.error("%s, nobody sees its messages", error)
 
     # Shrinking
 

@@ -15,6 +15,8 @@ import pytest
 
 from oberth.errors import StoreLockedError
 from oberth.formats.message_store_config import Dispatch, MessageStoreConfig
+from oberth.formats.sys_flag import INNER_BATCH
+from oberth.formats.topic_config import TopicConfig, TopicConfigs
 from oberth.spark.calendar import moment
 from oberth.spark.pipelines.tail_dispatch import TailDispatcher
 from oberth.store.following_store import FollowingStore
@@ -205,6 +207,49 @@ def test_one_at_a_time(growing_store: Any) -> None:
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+def write_topics(root: Path, *batch_topics: str) -> None:
+    """As a broker does it: the new table takes the old one's place."""
+    table = {
+        name: TopicConfig(topic_name=name, attributes={"queue.type": "BatchCQ"})
+        for name in batch_topics
+    }
+    table["Topic"] = TopicConfig(topic_name="Topic")
+    (root / "config").mkdir(exist_ok=True)
+    fresh = root / "config" / "topics.json.tmp"
+    fresh.write_bytes(TopicConfigs(topic_config_table=table).encode())
+    fresh.replace(root / "config" / "topics.json")
+
+
+@pytest.mark.parametrize("count", [1, 400], ids=["one-by-one", "in-bulk"])
+def test_a_batch_topic_that_is_made_meanwhile_gets_batch_queues(
+    growing_store: Any, count: int
+) -> None:
+    root = growing_store.root
+    growing_store.append("Topic", 0, b"first", dispatch=False)
+    with TailDispatcher(str(root), OPTIONS) as tail:
+        drain(tail)
+        made: list[str] = []
+        for name in ("B", "C"):
+            made.append(name)
+            write_topics(root, *made)
+            for number in range(count):
+                growing_store.append(
+                    name, 0, b"batch", dispatch=False, flags=INNER_BATCH,
+                    properties={"INNER_NUM": "1", "INNER_BASE": str(number)},
+                )  # fmt: skip
+            drain(tail)
+        (root / "config" / "topics.json").unlink()
+        growing_store.append("C", 1, b"what was known stays so", dispatch=False)
+        growing_store.append("Topic", 1, b"last", dispatch=False)
+        drain(tail)
+        assert tail.records == 2 * count + 3
+    names = {kind: sorted(p.name for p in (root / kind).iterdir()) for kind in
+             ("consumequeue", "batchconsumequeue")}  # fmt: skip
+    assert names == {"consumequeue": ["Topic"], "batchconsumequeue": ["B", "C"]}
+    write_topics(root, "B", "C")
+    check(root, 2 * count + 3)
 
 
 @pytest.mark.spark

@@ -29,7 +29,12 @@ from oberth.formats.message import (
     read_dispatch_request,
     store_timestamp_at,
 )
-from oberth.formats.topic_config import TopicConfigs
+from oberth.formats.topic_config import (
+    BATCH_CQ,
+    QUEUE_TYPE_ATTRIBUTE,
+    TopicConfig,
+    TopicConfigs,
+)
 from oberth.kernels.arguments import CrcMode, ScanEnd
 from oberth.kernels.columns import Columns, TopicTable
 from oberth.kernels.scan import scan
@@ -57,6 +62,7 @@ BULK_BYTES: Final = 8 << 10
 FLUSH_INTERVAL_S: Final = 1.0
 _DAMAGE_INTERVAL_S: Final = 1.0
 _ROWS: Final = 16_384
+_BATCH: Final = {QUEUE_TYPE_ATTRIBUTE: BATCH_CQ}
 
 
 class Advanced(NamedTuple):
@@ -176,7 +182,8 @@ class TailDispatcher:
             self._delays_ms = reader.delays_ms
             segments = reader.layout.commit_log
         self._log = SegmentStream(segments, config.mapped_file_size_commit_log)
-        self._topics = self._batch_topics()
+        self._batch_topics: frozenset[str] = frozenset()
+        self._topics_seen: tuple[int, ...] = ()
         if state is None or state.is_whole:
             # Before anything is touched: a kill from here on is to be seen.
             replace(state or DispatchState(log_start), is_whole=False).save(self._root)
@@ -220,18 +227,32 @@ class TailDispatcher:
         self._looked_at = 0.0
         self._dirty = False
 
-    def _batch_topics(self) -> dict[str, Mapping[str, str]]:
-        try:
-            with open(os.path.join(self._root, paths.CONFIG, "topics.json"), "rb") as file:
-                table = TopicConfigs.decode(file.read()).topic_config_table
-        except (OSError, FormatError):
-            return {}
-        return {
-            name: {"queue.type": "BatchCQ"} for name, each in table.items() if each.is_batch_queue
-        }
-
     def _attributes(self, topic: str) -> Mapping[str, str]:
-        return self._topics.get(topic, {})
+        """What the kind of a topic's queues follows from; asked when one is opened or made."""
+        self._look_at_topics()
+        return _BATCH if topic in self._batch_topics else {}
+
+    def _look_at_topics(self) -> None:
+        """Reads which topics have batch queues, unless the broker's table is as it was."""
+        path = os.path.join(self._root, paths.CONFIG, "topics.json")
+        try:
+            found = os.stat(path)
+            seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if seen == self._topics_seen:
+                return
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        table: Mapping[str, TopicConfig] = {}
+        # With each topic that it makes a broker writes the whole table.
+        if BATCH_CQ.encode() in data:
+            try:
+                table = TopicConfigs.decode(data).topic_config_table
+            except FormatError:
+                return
+        self._batch_topics = frozenset(n for n, each in table.items() if each.is_batch_queue)
+        self._topics_seen = seen
 
     # Going forward
 
