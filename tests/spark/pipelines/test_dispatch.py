@@ -231,3 +231,20 @@ def test_a_killed_task_leaves_nothing_in_the_index(golden_pristine: Golden, tmp_
     assert {path.name for path in (tmp_path / "two").iterdir()} == {
         path.name for path in (tmp_path / "one").iterdir()
     }
+
+
+def test_dispatches_with_one_scratch_do_not_meet(golden_pristine: Golden, tmp_path: Path) -> None:
+    """A whole dispatch of another store while one has read its log."""
+    roots = [golden_pristine(name).root for name in ("basic-5.5.0", "batch-5.5.0")]
+    for root in roots:
+        with StoreReader(root) as reader:
+            rebuild(reader, str(tmp_path / f"rebuilt-{root.name}"))
+    scratch = tmp_path / "not" / "there" / "yet"
+
+    def run(number: int, step: Callable[[str], None]) -> None:
+        into = tmp_path / f"dispatched-{number}"
+        dispatch(InProcess(), str(roots[number]), str(into), scratch=str(scratch), step=step)
+        assert derived_files(into) == derived_files(tmp_path / f"rebuilt-{roots[number].name}")
+
+    run(0, lambda name: run(1, lambda _: None) if name == "queues" else None)
+    assert list(scratch.iterdir()) == []

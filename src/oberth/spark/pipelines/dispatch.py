@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -97,7 +98,8 @@ def dispatch(
             must not be in use.
         entries: options by their Java names; what they leave out is taken from the files.
         scratch: a directory for what lies between the steps (about 20 bytes for each message and
-            each key); None for one beside the result.
+            each key), which other dispatches may use, too; what one that is killed leaves there
+            stays. None for one beside the result.
         range_size: bytes of log for one task; None chooses.
         progress: called with the bytes of the log that are done.
         step: called with the name of each step before it.
@@ -172,8 +174,10 @@ def build(
         step: see `dispatch`.
     """
     started = time.perf_counter()
-    work = os.path.join(scratch or target, SCRATCH)
+    work = os.path.join(target, SCRATCH)
     shutil.rmtree(work, ignore_errors=True)
+    if scratch is not None:  # which dispatches of other stores may have at the same time
+        work = os.path.join(scratch, f"{SCRATCH}-{uuid.uuid4().hex}")
     shutil.rmtree(_unfinished_index(os.path.join(target, paths.INDEX + suffix)), ignore_errors=True)
     os.makedirs(work)
     try:
