@@ -5,11 +5,13 @@ Golden stores and stores with damage, without a JVM; tasks run in this process.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,3 +250,71 @@ def test_dispatches_with_one_scratch_do_not_meet(golden_pristine: Golden, tmp_pa
 
     run(0, lambda name: run(1, lambda _: None) if name == "queues" else None)
     assert list(scratch.iterdir()) == []
+
+
+class Twins(InProcess):
+    """Each task has a twin, which is killed at one of its steps when the first one is through."""
+
+    def __init__(self, what: str, step: str) -> None:
+        self._what = what
+        self._step = step
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        results = super().run(function, items, what=what, done=done)
+        if what == self._what:
+            for item in items:
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(f"oberth.spark.pipelines.{self._step}", self._killed)
+                    with contextlib.suppress(Killed):
+                        function(item)
+        return results
+
+    def _killed(self, *_: Any, **__: Any) -> None:
+        raise Killed
+
+
+class Beside(InProcess):
+    """Each task's twin, in a process of the same number, is through just before the task is."""
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        def with_twin(item: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patched:
+
+                def after_the_twin(real: Any, source: str, target: str) -> None:
+                    patched.undo()
+                    function(item)
+                    real(source, target)
+
+                for name in ("replace", "rename"):
+                    real = getattr(os, name)
+                    patched.setattr(os, name, partial(after_the_twin, real))
+                return function(item)
+
+        return super().run(with_twin, items, what=what, done=done)
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "batch-5.5.0", "cqext-5.5.0"])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        Twins("write queues", "dispatch.StoreReader"),
+        Twins("write queues", "dispatch.QueueTreeWriter.finish"),
+        Twins("write queues", "dispatch.os.rename"),
+        Beside(),
+    ],
+    ids=["at-once", "at-the-end", "when-done", "beside"],
+)
+def test_a_tasks_twin_leaves_its_queues_alone(
+    golden_pristine: Golden, tmp_path: Path, name: str, tasks: InProcess
+) -> None:
+    """As with speculative execution, or where an executor is taken for lost and goes on."""
+    store = golden_pristine(name)
+    entries = entries_of(store)
+    with StoreReader(store.root, entries) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    into = tmp_path / "dispatched"
+    dispatch(tasks, str(store.root), str(into), entries=entries)
+    assert derived_files(into) == derived_files(tmp_path / "rebuilt")
+    assert {path.name for path in into.iterdir()} == {
+        "checkpoint", *(path.name for path in (tmp_path / "rebuilt").iterdir())
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -125,6 +126,47 @@ def index_entries(reader: StoreReader) -> list[tuple[int, int]]:
         for view in reader.index_files()
         for entry in view.entries()
     ]
+
+
+class Late(InProcess):
+    """Copies of segments are killed when they are whole, and made again when the queues are."""
+
+    def __init__(self) -> None:
+        self._copy: Callable[[], list[Any]] = list
+        self.late = 0
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        if what == "copy segments":
+            self._copy = lambda: [function(item) for item in items]
+            for item in items:
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(os, "replace", self._killed)
+                    with pytest.raises(InterruptedError):
+                        function(item)
+        elif what == "write queues":
+            self.late += len(self._copy())
+        return super().run(function, items, what=what, done=done)
+
+    def _killed(self, *_: str) -> None:
+        raise InterruptedError
+
+
+def test_a_late_attempt_at_a_copy_undoes_nothing(golden_pristine: Golden, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(golden_pristine("basic-5.5.0").root, root)
+    with StoreReader(root) as reader:
+        lost = [each.commit_log_offset for each in reader.messages()][20]
+    with (root / "commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(lost)
+        file.write(bytes(40))
+    with StoreReader(root) as reader:
+        expected = salvage_here(reader, str(tmp_path / "here"))
+    assert expected.lost
+    tasks = Late()
+    found = salvage(tasks, str(root), str(tmp_path / "there"))
+    assert tasks.late > 0
+    assert comparable(found) == comparable(expected)
+    assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
 @pytest.mark.spark

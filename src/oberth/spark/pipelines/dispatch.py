@@ -14,6 +14,7 @@ them, which the next one removes.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -178,7 +179,8 @@ def build(
     shutil.rmtree(work, ignore_errors=True)
     if scratch is not None:  # which dispatches of other stores may have at the same time
         work = os.path.join(scratch, f"{SCRATCH}-{uuid.uuid4().hex}")
-    shutil.rmtree(_unfinished_index(os.path.join(target, paths.INDEX + suffix)), ignore_errors=True)
+    for name in (paths.CONSUME_QUEUE, paths.INDEX):
+        shutil.rmtree(_unfinished(os.path.join(target, name + suffix)), ignore_errors=True)
     os.makedirs(work)
     try:
         step("read")
@@ -229,6 +231,11 @@ class _TreeJob:
     target: str
     names: tuple[str, str, str]
 
+    @property
+    def unfinished(self) -> str:
+        """Where queues are that are being written: in the same file system, beside the others."""
+        return _unfinished(os.path.join(self.target, self.names[0]))
+
     @classmethod
     def of(cls, reader: StoreReader, former: StoreReader, target: str, suffix: str) -> _TreeJob:
         names = (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT, paths.BATCH_CONSUME_QUEUE)
@@ -259,9 +266,14 @@ def _write_queues(
     tasks: TaskRunner, job: _TreeJob, results: Sequence[RangeResult], report: RebuildReport
 ) -> None:
     os.makedirs(os.path.join(job.target, job.names[0]), exist_ok=True)
+    os.makedirs(job.unfinished, exist_ok=True)
     bundles = bundle_queues(results, tasks.parallelism * _TASKS_PER_CORE)
+    try:
+        every = tasks.run(partial(_write_bundle, job), bundles, what="write queues")
+    finally:
+        shutil.rmtree(job.unfinished, ignore_errors=True)
     illegal: set[bytes] = set()
-    for written in tasks.run(partial(_write_bundle, job), bundles, what="write queues"):
+    for written in every:
         report.units += written.units
         report.queues += written.queues
         report.stand_ins.update(written.stand_ins)
@@ -303,9 +315,22 @@ class _LoggedExtUnits(ExtUnits):
 
 
 def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten:
-    """In a task: writes some queues."""
+    """In a task: writes some queues, each of which gets its place when all of it is written.
+
+    A task may run twice at the same time: then one that is there already is not touched.
+    """
+    own = os.path.join(job.unfinished, uuid.uuid4().hex)
+    os.mkdir(own)
+    try:
+        written = _write_bundle_to(own, job, bundle)
+        _take_in(own, job, bundle)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    return written
+
+
+def _write_bundle_to(root: str, job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten:
     config = job.layout.config
-    _remove_queues(job, bundle)
     with (
         StoreReader(job.layout.root, layout=job.layout) as reader,
         StoreReader(job.former.root, layout=job.former) as former,
@@ -313,7 +338,7 @@ def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten
         reader.use_delays(job.delays_ms)
         ext = _LoggedExtUnits(reader, former) if config.enable_consume_queue_ext else None
         tree = QueueTreeWriter(
-            job.target,
+            root,
             file_size=config.consume_queue_file_size,
             batch_file_size=config.batch_consume_queue_file_size,
             ext_file_size=config.mapped_file_size_consume_queue_ext,
@@ -327,7 +352,6 @@ def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten
                 for run in unit_runs(part):
                     tree.add(run)
         tree.finish()
-    _sync_queues(job, bundle)
     return _QueuesWritten(
         tree.units, len(tree.queues), tree.stand_ins, tree.illegal_topics, tree.illegal_records
     )
@@ -355,31 +379,33 @@ def unit_runs(part: QueuePart) -> list[UnitRun]:
     return runs
 
 
-def _queue_directories(job: _TreeJob, bundle: Sequence[QueueParts]) -> list[str]:
-    """Where the queues of a bundle have their files, those that have some."""
+def _queue_directories(root: str, job: _TreeJob, bundle: Sequence[QueueParts]) -> list[str]:
+    """Where the queues of a bundle that have files have them, below a root."""
     found = []
     for parts in bundle:
         topic = parts[0].topic.decode("utf-8", "replace")
         if "/" in topic or topic in ("", ".", ".."):
             continue  # such a topic has no queue
         for name in job.names:
-            directory = os.path.join(job.target, name, topic, str(parts[0].queue_id))
-            if os.path.isdir(directory):
-                found.append(directory)
+            below = os.path.join(name, topic, str(parts[0].queue_id))
+            if os.path.isdir(os.path.join(root, below)):
+                found.append(below)
     return found
 
 
-def _remove_queues(job: _TreeJob, bundle: Sequence[QueueParts]) -> None:
-    """Removes what an earlier attempt at a task left."""
-    for directory in _queue_directories(job, bundle):
-        shutil.rmtree(directory)
-
-
-def _sync_queues(job: _TreeJob, bundle: Sequence[QueueParts]) -> None:
-    for directory in _queue_directories(job, bundle):
+def _take_in(own: str, job: _TreeJob, bundle: Sequence[QueueParts]) -> None:
+    """Brings a task's queues to the disk and puts them in their places, unless others are there."""
+    for below in _queue_directories(own, job, bundle):
+        directory, place = os.path.join(own, below), os.path.join(job.target, below)
         for name in os.listdir(directory):
             sync_file(os.path.join(directory, name))
         sync_directory(directory)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        try:
+            os.rename(directory, place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another attempt has written the same
 
 
 def sync_file(path: str) -> None:
@@ -394,8 +420,8 @@ def sync_file(path: str) -> None:
 # Index.
 
 
-def _unfinished_index(directory: str) -> str:
-    """Where index files are that are being written: beside their directory."""
+def _unfinished(directory: str) -> str:
+    """Where files are that are being written: beside the directory that gets them."""
     return f"{directory}.unfinished"
 
 
@@ -424,7 +450,7 @@ def _write_index(
     if works:
         os.makedirs(directory, exist_ok=True)
         # Not in the Index: what a task leaves there that is killed would be one of its files.
-        unfinished = _unfinished_index(directory)
+        unfinished = _unfinished(directory)
         os.makedirs(unfinished, exist_ok=True)
         try:
             tasks.run(

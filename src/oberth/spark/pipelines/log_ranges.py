@@ -22,6 +22,7 @@ bytes). Only what `RangeResult` has goes to the driver.
 from __future__ import annotations
 
 import os
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -623,7 +624,7 @@ class _RangeScan:
             (self.topics.names[state.topic_id], state.queue_id): state for state in self.table
         }
         # Under another name first: a task that runs twice at the same time must not share a file.
-        unfinished = f"{path}.{os.getpid()}"
+        unfinished = f"{path}.{uuid.uuid4().hex}"
         with open(unfinished, "wb") as file:
             position = 0
             for key, units in self.units.items():

@@ -7,10 +7,13 @@ done by the driver, by `store.offline.salvage`.
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,7 +145,12 @@ class _DistributedSalvage(SalvageRun):
 
     def _copy_log(self) -> None:
         function = partial(_copy, bare_layout(self.reader.layout))
-        self._tasks.run(function, self._copies(), what="copy segments")
+        copies = self._copies()
+        self._tasks.run(function, copies, what="copy segments")
+        for each in copies:  # what attempts of tasks left that were lost
+            for path in glob.glob(f"{glob.escape(each.path)}.*"):
+                with suppress(FileNotFoundError):
+                    os.remove(path)
 
     def _rebuild(self, fresh: StoreReader) -> RebuildReport:
         require_empty(self.target)
@@ -153,9 +161,16 @@ class _DistributedSalvage(SalvageRun):
 
 
 def _copy(layout: StoreLayout, copy: SegmentCopy) -> None:
-    """In a task: copies one segment."""
-    unfinished = f"{copy.path}.{os.getpid()}"
-    with StoreReader(layout.root, layout=layout) as reader:
-        copy_segment(reader.log, copy._replace(path=unfinished))
-    os.replace(unfinished, copy.path)
-    sync_file(copy.path)
+    """In a task: copies one segment, unless another attempt has done it.
+
+    One that is late must not undo what has been done to the copy since.
+    """
+    if not os.path.exists(copy.path):
+        unfinished = f"{copy.path}.{uuid.uuid4().hex}"
+        with StoreReader(layout.root, layout=layout) as reader:
+            copy_segment(reader.log, copy._replace(path=unfinished))
+        sync_file(unfinished)
+        if os.path.exists(copy.path):
+            os.remove(unfinished)
+        else:
+            os.replace(unfinished, copy.path)
