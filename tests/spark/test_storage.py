@@ -278,6 +278,13 @@ def test_an_export_into_s3_is_killed_at_every_step(
         table = _read_iceberg(s3_server, into, "odd+20name+25", expected)
         found = system.get_file_info(fs.FileSelector(bare))
         assert len([each for each in found if each.path.endswith(".parquet")]) == 2
+        # Publishing takes the version that counts, and any that is named.
+        from oberth.spark.pipelines.backfill import open_table
+
+        one = f"{into}/odd+20name+25"
+        version, files = open_table(one, "", storage)[1:]
+        assert sum(place.size(file.path) > 0 for file in files) == 2
+        assert open_table(one, version, storage)[1:] == (version, files)
     else:
         table = dataset.dataset(bare, filesystem=system, partitioning="hive").to_table()
     assert sorted(table.column("value").to_pylist()) == sorted(expected)

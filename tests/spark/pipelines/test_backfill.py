@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tests.rigs.dispatchers import dispatcher
 
 from oberth.cli.main import oberth
@@ -403,3 +404,42 @@ def test_files_that_are_not_their_tables_rows_are_refused(
     shutil.copy(first, last.with_name("99999-killed.metadata.json"))
     settings = PublishSettings(str(tmp_path / "iceberg" / "A"), "T")
     assert publish(settings, connection(mq), str(tmp_path / "ledger")).sent == 1
+
+
+def test_of_an_iceberg_table_only_a_version_that_counts_is_sent(
+    make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata without the export whose catalog it is of, under the names that tables have."""
+    store = make_store(tmp_path / "broker")
+    lake, versions = tmp_path / "lake", []
+    for _ in range(2):
+        store.append("A", 0, b"x")
+        export(InProcess(), str(store.root), str(lake), ExportSettings("iceberg"))
+        versions.append(max((lake / "A" / "metadata").glob("*.metadata.json")))
+    alone = tmp_path / "alone" / "A"
+    (alone / "metadata").mkdir(parents=True)
+
+    def name(old: str, new: str) -> list[str]:
+        for path in (alone / "metadata").iterdir():
+            path.unlink()
+        begun = "99999999-1234-4abc-8def-0123456789ab.metadata.json"
+        for made, source in ((old, versions[0]), (new, versions[1]), (begun, versions[0])):
+            shutil.copy(source, alone / "metadata" / made)
+        version, files = backfill.open_table(str(alone), as_of, {})[1:]
+        assert version == as_of or not as_of
+        return [file.path for file in files]
+
+    as_of = ""
+    assert len(name("v9.metadata.json", "v10.metadata.json")) == 2
+    assert len(name("v9.gz.metadata.json", "v10.metadata.json")) == 2
+    named = ("99999-a.metadata.json", "100000-b.metadata.json")
+    with pytest.raises(OptionError, match=r"a table of a catalog.*name a snapshot with --as-of"):
+        name(*named)
+    as_of = str(json.loads(versions[1].read_text())["current-snapshot-id"])
+    assert len(name(*named)) == 2
+    monkeypatch.setattr(
+        "oberth.spark.storage.file_system",
+        lambda *_: SubTreeFileSystem(str(tmp_path), LocalFileSystem()),
+    )
+    with pytest.raises(OptionError, match="is an Iceberg table that is no export; read it with"):
+        backfill.open_table("s3://alone/A", "", {})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -454,7 +455,7 @@ def open_table(
     in_one = parent not in ("", f"{table.partition('://')[0]}:/")
     ledger = Ledger(place_of(parent, storage, "from")) if in_one else None
     export = ledger.settings(None) if ledger is not None else None
-    if "metadata" in names and isinstance(place, LocalPlace):
+    if "metadata" in names:
         return place, *_iceberg_files(place, as_of, export, ledger, name)
     if as_of:
         raise OptionError(f"from: {table!r} is a directory of files, which has no versions")
@@ -507,19 +508,16 @@ def _delta_files(place: Place, as_of: str) -> tuple[str, list[TableFile]]:
 def _iceberg_files(
     place: Place, as_of: str, export: ExportSettings | None, ledger: Ledger | None, name: str
 ) -> tuple[str, list[TableFile]]:
-    from pyiceberg.table import StaticTable  # an extra
-
-    folder = f"{place.root}/metadata"
     tables = None
     if export is not None and ledger is not None and export.format == "iceberg":
         # Its catalog says which version counts; one that was killed may have left another.
         tables = IcebergTables(export, ledger)
         table = tables.load(name)
     else:
-        found = sorted(name for name, _ in place.names(folder) if name.endswith(".metadata.json"))
-        if not found:
-            raise OptionError(f"from: {place.root} has no Iceberg metadata")
-        table = StaticTable.from_metadata(f"file://{folder}/{found[-1]}")
+        newest = _newest_metadata(place, as_of)
+        from pyiceberg.table import StaticTable  # an extra
+
+        table = StaticTable.from_metadata(f"file://{place.root}/metadata/{newest}")
     try:
         snapshot = table.current_snapshot()
         if as_of:
@@ -536,6 +534,37 @@ def _iceberg_files(
             tables.close()
     files = sorted(whole_files(plan, place.root))
     return str(snapshot.snapshot_id), [TableFile(path, {}) for path in files]
+
+
+def _newest_metadata(place: Place, as_of: str) -> str:
+    """The file of an Iceberg table's newest version, of a table that is no export's.
+
+    Raises:
+        OptionError: there is none, or its name does not tell that it counts: a commit that a
+            catalog did not take leaves a file, too. Who names a snapshot has said what counts.
+    """
+    names = [name for name, _ in place.names(f"{place.root}/metadata")]
+    found = [(int(each[2]), each[1], each[0]) for each in map(_METADATA.fullmatch, names) if each]
+    if not found:
+        raise OptionError(f"from: {place.root} has no Iceberg metadata")
+    if not isinstance(place, LocalPlace):
+        raise OptionError(
+            f"from: {place.root} is an Iceberg table that is no export; {_BY_SPARK}, or name one "
+            "of this machine's file systems"
+        )
+    _, is_committed, name = max(found)
+    if not is_committed and not as_of:
+        raise OptionError(
+            f"from: {place.root} is a table of a catalog, which alone knows the version that "
+            f"counts: name a snapshot with --as-of, or {_BY_SPARK}"
+        )
+    return name
+
+
+_METADATA: Final = re.compile(r"(v?)(\d+)(-(?![0-9a-f]{4}-).*|\.gz)?\.metadata\.json")
+"""A file system table commits by giving a file, which is a UUID before, the name ``vN``; names of a
+number and a UUID are a catalog's."""
+_BY_SPARK: Final = "read it with Spark and write that with format('rocketmq')"
 
 
 def _file_rows(place: Place, file: Mapping[str, Any]) -> Iterator[pa.Table]:
