@@ -256,9 +256,12 @@ async def test_a_slave_that_is_ahead_confirms_nothing_to_a_master_that_goes_on_m
     monkeypatch.setattr(HAService, "_segments_fit", goes_on)
     async with make(tmp_path / "master", name_server) as master:
         acked: list[int] = []
-        monkeypatch.setattr(
-            master.services.ha.replicas, "on_report", lambda _, offset: acked.append(offset) or []
-        )
+
+        def on_report(_: object, offset: int) -> list[object]:
+            acked.append(offset)
+            return []
+
+        monkeypatch.setattr(master.services.ha.replicas, "on_report", on_report)
         async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
             await until(lambda: slave.services.comparison.ahead_bytes)
             put(master, b"another history", 100)
