@@ -30,13 +30,13 @@ from oberth.formats.json_writer import config_in_slices
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def written(slices: Generator[None, None, bytearray]) -> bytes:
+def written(slices: Generator[None, None, Any]) -> Any:
     """What a body is when its last slice is there."""
     while True:
         try:
             next(slices)
         except StopIteration as ended:
-            return bytes(ended.value)
+            return ended.value
 
 
 def reloaded(offsets: ConsumerOffsets) -> ConsumerOffsets:
@@ -218,12 +218,71 @@ def test_entries_are_made_a_few_at_a_time() -> None:
     assert parse_config(offsets.encode()) == {**whole, "pullOffsetTable": {}}
 
 
-@pytest.mark.parametrize("document", [[], {"offsetTable": {"T": {"0": 1}}}, {"offsetTable": 3},
-                                      {"offsetTable": {"T@G@H": {"0": 1}}},
-                                      {"offsetTable": {"T@G": {"0": "x"}}}])  # fmt: skip
+@pytest.mark.parametrize("document", [[], {"offsetTable": 3}, {"offsetTable": {"T@G": {"0": "x"}}}])
 def test_what_is_no_offset_file_is_refused(document: object) -> None:
     with pytest.raises(ConfigFormatError):
         ConsumerOffsets().read(document)
+
+
+@pytest.mark.parametrize("kind", [ConsumerOffsets, LmqConsumerOffsets])
+def test_a_key_that_is_no_pair_costs_its_own_entry(
+    kind: type[ConsumerOffsets], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The whole file was refused, and with it the start of the broker or a slave's look at 43."""
+    odd = {"T": {"0": 1}, "@G": {"0": 2}, "T@": {"0": 3}}
+    offsets = kind()
+    offsets.read(
+        {
+            "offsetTable": {**odd, "T@G": {"0": 4}, "T@x@y": {"0": 5}},
+            "pullOffsetTable": odd,
+            "lmqOffsetTable": {"T": 1, "%LMQ%a@%LMQ%b": 2},
+        }
+    )
+    assert [each[:2] for each in offsets if each[1] != "%LMQ%b"] == [("T", "G"), ("T@x", "y")]
+    assert "offsets are left out whose key is not topic@group: 3, the first of 'T'" in caplog.text
+    again = kind()
+    again.read(parse_config(offsets.encode()))
+    assert list(again) == list(offsets)
+    for _ in again.merge_in_slices(kind.decoded({"offsetTable": {**odd, "U@G": {"0": 6}}})):
+        pass
+    assert again.query("G", "U", 0) == 6
+    assert sorted(again.topics_of_group("G")) == ["T", "U"]
+
+
+def test_names_of_light_queues_and_groups_hold_an_at() -> None:
+    offsets = LmqConsumerOffsets()
+    wanted = [("%LMQ%$p$x@y", "G"), ("T", "%LMQ%GID@@@dev"), ("%LMQ%a@b", "%LMQ%c@d")]
+    for topic, group in wanted:
+        assert offsets.commit(group, topic, 0, 7, 1)
+        offsets.commit_pull(group, topic, 0, 9)
+    again = LmqConsumerOffsets()
+    again.read(parse_config(offsets.encode()))
+    assert sorted(each[:2] for each in again) == sorted(wanted)
+    for topic, group in wanted:
+        assert (again.query(group, topic, 0), again.query_pull(group, topic, 0)) == (7, 9)
+        assert again.groups_of_topic(topic) == [group]
+        assert again.topics_of_group(group) == [topic]
+        assert written(again.topics_of_group_in_slices(group)) == [topic]
+        assert written(again.groups_of_topic_in_slices(topic)) == [group]
+        assert written(again.keys_of_topics_in_slices({topic})) == [f"{topic}@{group}"]
+    again.delete_group("%LMQ%c@d")
+    again.delete_topic("T")
+    assert [each[:2] for each in again] == wanted[:1]
+
+
+@pytest.mark.parametrize("group", ["", "a@b", "x" * 256, "a b", "%LMQ%" + "x" * 251])
+@pytest.mark.parametrize("kind", [ConsumerOffsets, LmqConsumerOffsets])
+def test_a_group_whose_key_nobody_could_take_apart_has_no_offsets(
+    kind: type[ConsumerOffsets], group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    offsets = kind()
+    assert not offsets.commit(group, "T", 0, 7, 1)
+    offsets.commit_pull(group, "T", 0, 7)
+    offsets.assign_reset(group, "T", 0, 7, 1)
+    assert not offsets.has_reset(group, "T", 0)
+    assert list(offsets) == []
+    assert parse_config(offsets.encode())["pullOffsetTable"] == {}
+    assert "not kept" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["client-5.5.0", "retry-4.9.7", "trans-5.5.0"])

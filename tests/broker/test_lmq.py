@@ -96,3 +96,22 @@ def test_a_table_is_what_is_committed() -> None:
     again.delete_group("%LMQ%g")
     assert again.query("%LMQ%g", "%LMQ%t", 0) == -1
     assert again.query("g", "T", 1) == 5
+
+
+async def test_light_names_with_an_at_do_not_keep_a_broker_from_starting() -> None:
+    """As clients of MQTT have them: the file was refused as a whole."""
+    async with EmbeddedBroker(SETTINGS) as mq:
+        fields: dict[str, object] = {
+            "a": "P", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0,
+            "i": "INNER_MULTI_DISPATCH\x01%LMQ%p2p@dev\x02",
+        }  # fmt: skip
+        assert (await call(mq, 310, fields, b"x")).code == 0
+        assert (await pull(mq, "%LMQ%p2p@dev")).code == 0
+        offset: dict[str, object] = {"topic": "%LMQ%p2p@dev", "queueId": 0, "commitOffset": 1}
+        groups = ("%LMQ%GID@@@dev", "G")
+        for group in groups:
+            assert (await call(mq, 15, {**offset, "consumerGroup": group})).code == 0
+        await mq.restart()
+        for group in groups:
+            asked = await call(mq, 14, {**offset, "consumerGroup": group})
+            assert (asked.code, asked.fields["offset"]) == (0, "1")

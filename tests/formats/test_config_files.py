@@ -173,7 +173,10 @@ def test_data_versions_are_ordered() -> None:
 def test_offset_keys() -> None:
     assert split_offset_key(offset_key("%RETRY%G", "G")) == ("%RETRY%G", "G")
     assert split_offset_key("no-group") is None
-    assert split_offset_key("a@b@c") is None
+    assert split_offset_key("@G") is None
+    assert split_offset_key("T@") is None
+    assert split_offset_key("%LMQ%a@b@G") == ("%LMQ%a@b", "G")
+    assert split_offset_key("T@%LMQ%c@d") == ("T", "%LMQ%c@d")
 
 
 def test_derived_fields() -> None:

@@ -7,7 +7,9 @@ the next time they are written; a crash takes groups back to that, never forward
 not in the file at all might start at the end of a queue instead, so first offsets, and resets, are
 urgent.
 
-Names are checked by who commits: no key holds a second ``@``.
+A group's name is looked at with its first offset in a queue, so that every key can be taken apart
+again. A key of a file that cannot be is left out, and the rest of the file is read: what stands in
+it may have come from a request.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from functools import partial
 from typing import Any, Final
 
 from oberth.broker.config_file import document_bytes
-from oberth.errors import ConfigFormatError
+from oberth.errors import IllegalNameError
+from oberth.formats import names
 from oberth.formats.config_files import GROUP_SEPARATOR as SEPARATOR
 from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
 from oberth.formats.config_files import split_offset_key
@@ -60,18 +63,27 @@ _PULL_OFFSETS: Final = "pullOffsetTable"
 def keys_of_topic(keys: Iterable[str], topic: str) -> list[str]:
     """Those among ``topic@group`` that are the topic's. A light topic's name may hold an @ too."""
     start = topic + SEPARATOR
-    return [key for key in keys if key.startswith(start) and SEPARATOR not in key[len(start) :]]
+    return [key for key in keys if key.startswith(start) and _parts(key)[0] == topic]
 
 
-def check_keys(keys: Iterable[str], name: str) -> None:
-    """Compare keys of a file with ``topic@group``.
+def _parts(key: str) -> tuple[str, str]:
+    """Topic and group of a key that is kept."""
+    return split_offset_key(key) or (key, "")
 
-    Raises:
-        ConfigFormatError: a key without its two parts.
-    """
-    for key in keys:
-        if split_offset_key(key) is None:
-            raise ConfigFormatError(f"{name}: {key[:100]!r} is not topic{SEPARATOR}group")
+
+def drop_odd_keys(table: dict[str, Any], name: str) -> None:
+    """Leave entries of a file out whose key is not ``topic@group``; a line in the log says so."""
+    odd = [key for key in table if split_offset_key(key) is None]
+    for key in odd:
+        del table[key]
+    if odd:
+        _LOG.error(
+            "%s: offsets are left out whose key is not topic%sgroup: %d, the first of %.100r",
+            name,
+            SEPARATOR,
+            len(odd),
+            odd[0],
+        )
 
 
 class ConsumerOffsets:
@@ -124,14 +136,14 @@ class ConsumerOffsets:
     # Commits and queries
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
-        """Note an offset; False if a pending reset made it void, or if there is no room for it."""
+        """Note an offset; False if a pending reset made it void, or if it may not be kept."""
         key = f"{topic}@{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
             return False
         queues = self._offsets.get(key)
         known = None if queues is None else queues.get(queue_id)
         if known is None:
-            if not self._has_room(self._offsets, key):
+            if not self._may_keep(self._offsets, key, group):
                 return False
             self._count += 1
             self.is_urgent = True
@@ -148,8 +160,13 @@ class ConsumerOffsets:
             self.data_version = self.data_version.next(now_ms)
         return True
 
-    def _has_room(self, table: Mapping[str, object], key: str) -> bool:
+    def _may_keep(self, table: Mapping[str, object], key: str, group: str) -> bool:
         """Whether a queue may have an offset that has none."""
+        try:
+            names.check_kept_group(group)
+        except IllegalNameError as error:
+            _LOG.warning("offset of %.260r not kept: %s", key, error)
+            return False
         if self._count < OFFSETS_MAX and (len(table) < PAIRS_MAX or key in table):
             return True
         _LOG.warning(
@@ -168,7 +185,7 @@ class ConsumerOffsets:
         key = f"{topic}@{group}"
         queues = self._pull_offsets.get(key)
         if queues is None:
-            if not self._has_room(self._pull_offsets, key):
+            if not self._may_keep(self._pull_offsets, key, group):
                 return
             queues = self._pull_offsets[key] = {}
         if queues.get(queue_id) != offset:
@@ -266,7 +283,7 @@ class ConsumerOffsets:
         for number, key in enumerate(self._pairs()):
             if number and number % KEYS_A_TURN == 0:
                 yield
-            found.setdefault(key.rpartition(SEPARATOR)[2], []).append(key)
+            found.setdefault(_parts(key)[1], []).append(key)
         self._keys_of_groups = (version, found)
         return found
 
@@ -298,7 +315,7 @@ class ConsumerOffsets:
             if first:
                 yield
             piece = keys[first : first + KEYS_A_TURN]
-            found += [key for key in piece if key.rpartition(SEPARATOR)[0] in topics]
+            found += [key for key in piece if _parts(key)[0] in topics]
         return found
 
     def _pairs(self) -> list[str]:
@@ -320,8 +337,7 @@ class ConsumerOffsets:
         for key in keys:
             queues = self._queues_of(key)
             if queues is not None:
-                topic, _, group = key.rpartition(SEPARATOR)
-                yield topic, group, queues
+                yield *_parts(key), queues
 
     def _queues_of(self, key: str) -> dict[int, int] | None:
         queues = self._offsets.get(key)
@@ -352,7 +368,7 @@ class ConsumerOffsets:
                     yield
                 found = []
                 for key in keys[first : first + DELETED_A_TURN]:
-                    topic, _, group = key.rpartition(SEPARATOR)
+                    topic, group = _parts(key)
                     if group in gone_groups or topic in gone_topics:
                         found.append(key)
                 self._delete(found)
@@ -467,11 +483,11 @@ class ConsumerOffsets:
         """A file of either line, in any thread: 4 us a pair.
 
         Raises:
-            ConfigFormatError: an offset that is no number, or a key without its two parts.
+            ConfigFormatError: an offset that is no number.
         """
         file = OffsetsFile.from_json(document, "consumerOffset.json")
         for table in (file.offset_table, file.pull_offset_table):
-            check_keys(table, "consumerOffset.json")
+            drop_odd_keys(table, "consumerOffset.json")
         return file
 
     def read(self, document: Any) -> None:

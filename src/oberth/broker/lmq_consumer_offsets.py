@@ -15,7 +15,7 @@ from oberth.broker.config_file import document_bytes
 from oberth.broker.consumer_offsets import (
     MERGED_A_TURN,
     ConsumerOffsets,
-    check_keys,
+    drop_odd_keys,
     keys_of_topic,
 )
 from oberth.formats.config_files import ConsumerOffsets as OffsetsFile
@@ -42,7 +42,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
             return super().commit(group, topic, queue_id, offset, now_ms)
         key = offset_key(topic, group)
         known = self._light.get(key)
-        if known is None and not self._has_room(self._light, key):
+        if known is None and not self._may_keep(self._light, key, group):
             return False
         if known != offset:
             self._light[key] = offset
@@ -133,7 +133,7 @@ class LmqConsumerOffsets(ConsumerOffsets):
         """See ConsumerOffsets; takes a consumerOffset.json too."""
         file = LmqOffsetsFile.from_json(document, "lmqConsumerOffset.json")
         for table in (file.offset_table, file.pull_offset_table, file.lmq_offset_table):
-            check_keys(table, "lmqConsumerOffset.json")
+            drop_odd_keys(table, "lmqConsumerOffset.json")
         return file
 
     def _take(self, file: OffsetsFile) -> None:

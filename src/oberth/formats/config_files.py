@@ -25,11 +25,13 @@ from typing import Any, ClassVar, Final
 
 from oberth.formats.bean import BOOL, INT, STR, Bean, bean_of, json_field, list_of, map_of
 from oberth.formats.data_version import DataVersion
+from oberth.formats.names import LMQ_PREFIX
 from oberth.formats.options import Line
 from oberth.formats.subscription_group import SubscriptionGroups
 from oberth.formats.topic_config import TopicConfigs
 
 GROUP_SEPARATOR: Final = "@"
+_LIGHT_SEPARATOR: Final = GROUP_SEPARATOR + LMQ_PREFIX
 
 _OFFSETS: Final = map_of(map_of(INT, key=INT))
 
@@ -40,9 +42,16 @@ def offset_key(topic: str, group: str) -> str:
 
 
 def split_offset_key(key: str) -> tuple[str, str] | None:
-    """Topic and group of an offset table's key; None unless it has exactly two parts."""
-    parts = key.split(GROUP_SEPARATOR)
-    return (parts[0], parts[1]) if len(parts) == 2 else None
+    """Topic and group of an offset table's key; None unless it has both.
+
+    Names of light queues and of light groups may hold an ``@``, those of other groups may not.
+    """
+    topic, found, group = key.rpartition(_LIGHT_SEPARATOR)
+    if found:
+        group = LMQ_PREFIX + group
+    else:
+        topic, _, group = key.rpartition(GROUP_SEPARATOR)
+    return (topic, group) if topic and group else None
 
 
 @dataclass(slots=True, kw_only=True)

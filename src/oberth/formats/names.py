@@ -128,6 +128,17 @@ def check_group(group: str, *, length_max: int = GROUP_LENGTH_MAX) -> str:
     return _check("group", group, _NAME, length_max)
 
 
+def check_kept_group(group: str) -> str:
+    """The group itself, if offsets of it may be kept: of 4.9's length, or a light group's name.
+
+    Raises:
+        IllegalNameError: blank, too long, or with a character that is not allowed.
+    """
+    if is_lmq(group):
+        return _check("group", group, _STORED_NAME, STORED_TOPIC_LENGTH_MAX)
+    return check_group(group, length_max=GROUP_LENGTH_MAX_4_9)
+
+
 def check_stored_topic(topic: str) -> str:
     """The topic itself, if a directory may be named after it.
 

@@ -372,6 +372,32 @@ async def test_an_invisible_time_can_be_changed(peer: Peer) -> None:
     assert bodies(await peer.pop_all()) == [b"long"]
 
 
+@pytest.mark.parametrize("group", ["a@b", "", "x" * 10_000])
+async def test_the_time_of_a_message_is_not_changed_for_what_is_no_group(
+    peer: Peer, group: str
+) -> None:
+    """When it was due its retry topic got an offset of the group, which no start could read."""
+    await peer.send(b"x")
+    for each in await peer.pop(invisibleTime=5000):
+        assert await peer.ack(each) == 0
+    retry = f"%RETRY%{GROUP}_{TOPIC}"
+    parts = peer.mq.broker.parts
+    parts.topics.create_internal(retry, 1)
+    (result,) = parts.store.append_messages([MessageExtBrokerInner.of(retry, b"again")])
+    assert result.ok
+    peer.mq.broker.services.dispatching.now()
+    changed = await peer.call(
+        CHANGE,
+        {
+            "consumerGroup": group, "topic": retry, "queueId": 0, "offset": 0,
+            "extraInfo": f"0 {peer.mq.clock()} 5000 0 1 broker-a 0 0", "invisibleTime": 1000,
+        },
+    )  # fmt: skip
+    assert changed.code == ResponseCode.INVALID_PARAMETER
+    await peer.later(10)
+    assert {each for _, each, _ in parts.offsets} <= {GROUP, "CID_RMQ_SYS_REVIVE_GROUP"}
+
+
 async def test_a_pop_waits_for_a_message(peer: Peer) -> None:
     await peer.send(b"first")
     await peer.pop_all()

@@ -259,6 +259,20 @@ async def test_offsets_are_cloned_and_corrected(live: Any) -> None:
     assert parse_config((await live.peer.call(45)).body_bytes())["offsetTable"] == {}
 
 
+@pytest.mark.parametrize("group", ["x@y", "", "x" * 256, "%LMQ%" + "x" * 300])
+async def test_no_offsets_are_cloned_to_what_is_no_group(live: Any, group: str) -> None:
+    """Its key stood in the file, and the next start refused that."""
+    await live.peer.send("T")
+    live.broker.parts.offsets.commit("G", "T", 0, 1, 1)
+    fields = {"srcGroup": "G", "destGroup": group, "offline": "true"}
+    assert (await live.peer.call(314, fields)).code == 29
+    assert list(live.broker.parts.offsets) == [("T", "G", {0: 1})]
+    fields["destGroup"] = "h" * 255  # as long as 4.9's may be, and known to nobody yet
+    assert (await live.peer.call(314, fields)).code == 0
+    await live.restart()
+    assert live.broker.parts.offsets.query("h" * 255, "T", 0) == 1
+
+
 async def test_resets_here(live: Any) -> None:
     for _ in range(4):
         await live.peer.send("T")

@@ -24,6 +24,8 @@ from oberth.broker.pop.pop_service import PopService, StoredAck
 from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
+from oberth.errors import IllegalNameError
+from oberth.formats import names
 from oberth.remoting.bodies.base import checked_list
 from oberth.remoting.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from oberth.remoting.code import ResponseCode
@@ -299,6 +301,12 @@ class AckMessageProcessor:
         if refusal is not None:
             return create_response(request, *refusal, header=answer)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        try:
+            names.check_kept_group(group)  # the check point keeps it, and its retries an offset
+        except IllegalNameError as error:
+            return create_response(
+                request, ResponseCode.INVALID_PARAMETER, str(error), header=answer
+            )
         if receipt.revive_queue_id == ORDER_REVIVE_QUEUE:
             visible_ms = now_ms + header.invisible_time
             # An order knows its pop by its time, so the handle keeps that: its end moves.

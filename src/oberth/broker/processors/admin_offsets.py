@@ -15,7 +15,7 @@ import msgspec
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.broker.tasks import result_in_turns
-from oberth.errors import RemotingError
+from oberth.errors import IllegalNameError, RemotingError
 from oberth.formats import names
 from oberth.formats.config_json import config_in_slices
 from oberth.formats.topic_config import TopicConfig
@@ -327,6 +327,10 @@ class OffsetAdminProcessor:
         """314: give one group the offsets of another."""
         del channel
         header = request.header(CloneGroupOffsetRequestHeader)
+        try:
+            names.check_kept_group(header.dest_group)
+        except IllegalNameError as error:
+            return create_response(request, ResponseCode.INVALID_PARAMETER, str(error))
         topics = [header.topic] if header.topic else []
         if not topics:
             topics = yield from self._offsets.topics_of_group_in_slices(header.src_group)
