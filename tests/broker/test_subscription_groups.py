@@ -101,3 +101,44 @@ async def test_what_may_not_be_forbidden_is_said(live: Live) -> None:
     for group in ("", "a/b", "x" * 300):
         fields = {"group": group, "topic": "T", "readable": "false"}
         assert (await live.peer.call(353, fields)).code == 29  # INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        '{"\\u0024ref":".."}',
+        '{"$ref":"$.a","b":null}',
+        "[" * 62 + "]" * 62,
+        '{"a":[{"\\u0024ref":"$.b"}]}',
+        '{{"$ref":"$.a","b":null}:1}',
+        "1e400",
+        "1" + "0" * 399,
+    ],
+)
+async def test_fields_nobody_knows_do_not_keep_a_broker_from_starting(
+    make_live: MakeLive, unknown: str
+) -> None:
+    """A reference that is none before it is written, and more levels than a document may have."""
+    live = await make_live()
+    body = (
+        f'{{"groupName":"G","retryMaxTimes":3,"x":{unknown},"new":{{"a":[1]}},'
+        f'"groupRetryPolicy":{{"type":"CUSTOMIZED","y":{unknown}}}}}'
+    )
+    answer = await live.peer.call(200, {}, body.encode())
+    if answer.code == 0:
+        assert (await live.peer.call(201)).code == 0
+    await live.restart()
+    found = live.broker.parts.groups.get("G")
+    assert (found is not None) is (answer.code == 0)
+    if found is not None:
+        assert found.retry_max_times == 3
+        assert found.unknown["new"] == {"a": [1]}
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 399, "1e300", "-1" + "0" * 30])
+async def test_numbers_of_a_group_come_back(make_live: MakeLive, number: str) -> None:
+    live = await make_live()
+    body = f'{{"groupName":"G","retryMaxTimes":{number},"brokerId":{number}}}'
+    code = (await live.peer.call(200, {}, body.encode())).code
+    await live.restart()
+    assert ("G" in live.broker.parts.groups) is (code == 0)

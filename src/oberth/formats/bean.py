@@ -7,7 +7,8 @@ stand beside the Python name and nowhere else. As fastjson does it:
     writing  fields in alphabetical order of their Java names, without those that are None
 
 and beyond it: a field that this version does not know is kept in `unknown` and written again. A
-field that only the 5.x line knows is not written for 4.9.
+field that only the 5.x line knows is not written for 4.9. What is unknown may come from a peer, so
+it is kept only where the file that it goes to can be read again, and is passed over else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from oberth.errors import ConfigFormatError
 from oberth.formats.json_reader import parse_config
+from oberth.formats.json_values import ObjectKey
 from oberth.formats.json_writer import Dialect, FieldList, InlineList, encode_config
 from oberth.formats.options import Line
 
@@ -26,6 +28,12 @@ T = TypeVar("T")
 
 _METADATA_KEY: Final = "oberth.json"
 _MISSING: Final = object()
+
+UNKNOWN_LEVELS_MAX: Final = 32
+"""Objects and lists inside each other in a field that this version does not know. In a document
+there are others around it."""
+
+_CONTAINERS: Final[frozenset[type]] = frozenset({dict, list})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,27 @@ def _read_str(value: Any, where: str) -> str:
 
 def _read_any(value: Any, _: str) -> Any:
     return value
+
+
+def _comes_back(value: Any) -> bool:
+    """Whether what a field holds can be read again when it is written as part of a document.
+
+    An object that is a reference cannot, whatever it was before it was written.
+    """
+    level: list[Any] = [value] if value.__class__ in _CONTAINERS else []
+    for _ in range(UNKNOWN_LEVELS_MAX):
+        inside: list[Any] = []
+        for each in level:
+            if each.__class__ is dict:
+                if "$ref" in each or ObjectKey in map(type, each):
+                    return False
+                each = each.values()
+            if not _CONTAINERS.isdisjoint(map(type, each)):
+                inside += [inner for inner in each if inner.__class__ in _CONTAINERS]
+        if not inside:
+            return True
+        level = inside
+    return False
 
 
 def _shown(value: Any) -> str:
@@ -242,7 +271,9 @@ class Bean:
         if known < len(value):
             names = {field.java_name for field in json_fields(cls)}.union(cls._derived_names())
             fields["unknown"] = {
-                str(name): inner for name, inner in value.items() if name not in names
+                str(name): inner
+                for name, inner in value.items()
+                if name not in names and _comes_back(inner)
             }
         return cls(**fields)
 
