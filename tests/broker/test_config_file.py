@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import config_file
 from oberth.broker.config_file import (
     ROCKSDB_TABLES,
     ConfigFile,
@@ -55,6 +56,17 @@ def test_a_full_disk_keeps_what_was_there(
     assert not list(tmp_path.rglob("*.tmp")), "it would hold the disk's last blocks"
     assert file.try_write(b'{"a":3}')
     assert load(file) == {"a": 3}
+
+
+def test_what_no_start_could_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_file, "CONFIG_SIZE_MAX", 20)
+    file = ConfigFile(tmp_path / "x.json")
+    file.write(b'{"a":1}'.ljust(20))
+    with pytest.raises(OSError, match=r"too large.*x\.json"):
+        file.write(b'{"a":2}'.ljust(21))
+    assert load(file) == {"a": 1}
 
 
 def test_bytes_made_earlier_do_not_replace_later_ones(tmp_path: Path) -> None:

@@ -155,6 +155,9 @@ class ConfigFile:
             OSError: it cannot be written; what was there stays, and the error names the file.
         """
         files, path = self._files, str(self.path)
+        if len(data) > CONFIG_SIZE_MAX:
+            # Nobody could read it again, and no start would go on without it.
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         new, directory = path + ".tmp", str(self.path.parent)
         files.make_dirs(directory)  # also for a write that a later `sync` brings to the disk
         if turn is None:
