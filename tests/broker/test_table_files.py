@@ -16,6 +16,7 @@ from oberth.broker.consumer_offsets import ConsumerOffsets
 from oberth.broker.subscription_groups import SubscriptionGroups
 from oberth.broker.table_files import WrittenOnce
 from oberth.broker.topic_configs import TopicConfigs
+from oberth.formats.config_files import TopicQueueMappingDetail
 from oberth.formats.json_writer import config_in_slices
 from oberth.formats.subscription_group import SubscriptionGroupConfig
 from oberth.formats.topic_config import TopicConfig
@@ -207,3 +208,67 @@ async def test_changes_that_are_no_text_yet_are_made_it_in_turns(
     assert "g499" in table(live, "subscriptionGroup.json", "subscriptionGroupTable")
     assert writes.on_loop == []
     assert 0 < most <= 25
+
+
+async def test_what_a_small_tables_file_did_not_take_is_no_success_when_it_is_said_again(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory it was done, so the same again changed nothing and was never written."""
+    live = await make_live()
+    assert (await live.peer.send("gone")).code == 0
+    group = b'{"groupName":"G","consumeEnable":false}'
+    calls = ((17, TOPIC, b""), (200, {}, group), (215, {"topic": "gone"}, b""))
+
+    def fail(file: ConfigFile, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(file.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "write", fail)
+        for code, fields, body in (*calls, *calls):
+            assert (await live.peer.call(code, fields, body)).code == ResponseCode.SYSTEM_ERROR
+        assert live.broker.parts.store.queue("gone", 0) is None, "the deletion was not broken off"
+    for code, fields, body in calls:
+        assert (await live.peer.call(code, fields, body)).code == 0
+    topics = table(live, "topics.json", "topicConfigTable")
+    assert "N" in topics
+    assert "gone" not in topics
+    groups = table(live, "subscriptionGroup.json", "subscriptionGroupTable")
+    assert groups["G"]["consumeEnable"] is False
+
+
+async def test_what_a_small_tables_file_did_not_take_is_tried_again_within_a_second(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    files = live.broker.services.table_files
+    write, failed = ConfigFile.write, []
+
+    def fails(file: ConfigFile, data: bytes, **more: Any) -> None:
+        if len(failed) < 2:  # at once, and in the thread that tries it once more
+            failed.append(file.path.name)
+            raise OSError(28, "No space left on device", str(file.path))
+        write(file, data, **more)
+
+    monkeypatch.setattr(ConfigFile, "write", fails)
+    assert (await live.peer.call(200, {}, b'{"groupName":"G"}')).code == ResponseCode.SYSTEM_ERROR
+    assert failed == ["subscriptionGroup.json"] * 2
+    files.on_second()
+    await live.until(lambda: not files.is_writing)
+    assert "G" in table(live, "subscriptionGroup.json", "subscriptionGroupTable")
+
+
+async def test_a_static_topic_whose_file_a_full_disk_did_not_take_is_deleted_later(
+    make_live: MakeLive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live()
+    static_topics = live.broker.parts.static_topics
+    await static_topics.put(TopicQueueMappingDetail(topic="S", bname="broker-a"))
+
+    def fail(file: ConfigFile, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(file.path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "write", fail)
+        assert (await live.peer.call(215, {"topic": "S"})).code == ResponseCode.SYSTEM_ERROR
+    assert (await live.peer.call(215, {"topic": "S"})).code == 0
+    assert table(live, "topicQueueMapping.json", "topicQueueMappingInfoMap") == {}

@@ -267,12 +267,19 @@ class StaticTopics:
         self.table[topic] = detail
 
     def delete(self, topic: str) -> None:
-        """Forget a topic."""
-        if self.table.pop(topic, None) is None:
+        """Forget a topic.
+
+        Raises:
+            OSError: it could not be written; nothing was changed.
+        """
+        if topic not in self.table:
             return
-        self._changes += 1
+        kept = dict(self.table)
+        del kept[topic]
         self.data_version = self.data_version.next(self._clock_ms())
-        self._file.write(self._encode(self.table))
+        self._file.write(self._encode(kept))
+        del self.table[topic]
+        self._changes += 1
 
     def differs(self, document: Any) -> bool:
         """Whether a master's answer to GET_ALL_TOPIC_CONFIG has another table than this one.

@@ -16,7 +16,8 @@ bytes follow to the disk with the next round.
 With SYNC_FLUSH a thread brings a changed table of topics or groups to the disk, once for all
 changes meanwhile, and what is acknowledged behind a change waits for it: `behind_tables` for
 messages, `answer_when_on_disk` for changes. Without SYNC_FLUSH a thread writes such a table where
-it is large, and who changed it waits until it is written. While nothing changes nobody waits.
+it is large, or was not taken at once, and who changed it waits until it is written. While nothing
+changes nobody waits.
 Topics that clients make again by their heartbeats are not waited for: what consumers send back to
 them is acknowledged without the disk, and `TableFiles.know_lost_topics` finds it.
 """
@@ -282,13 +283,15 @@ class TableFiles:
 
     def _changed(self, file: ConfigFile) -> None:
         table = self._table_of(file)
-        if self._promises_disk or not table.is_quickly_encoded:
-            self._changes += 1
-            self._to_sync.add(file)
-            self._sync_soon()
-        else:
-            file.write(table.encode())
-            self._unsynced.add(file)
+        if not self._promises_disk and table.is_quickly_encoded:
+            if file.try_write(table.encode()):
+                self._unsynced.add(file)
+                return
+            # Who changed it is told, and who says the same again; and it is tried every second.
+            table.is_dirty = True
+        self._changes += 1
+        self._to_sync.add(file)
+        self._sync_soon()
 
     def _table_of(self, file: ConfigFile) -> TopicConfigs | SubscriptionGroups:
         return self._topics if file is self._topics_file else self._groups
