@@ -588,3 +588,58 @@ async def test_op_messages_are_worked_off(producer: Producer) -> None:
         OP, 0
     )
     assert producer.asked == []
+
+
+async def test_a_half_that_two_op_messages_name_does_not_hold_them_up(producer: Producer) -> None:
+    """It was put back, and then its producer ended it by its old offset."""
+    live = producer.live
+    offsets = live.broker.parts.offsets
+    await producer.half(b"parked", PGROUP="PX")
+    half = await producer.half(b"1")
+    await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 1)
+    assert (await producer.end(half)).code == 0
+    await check(producer, 7_000)
+    await producer.peer.heartbeat(producers=("PG", "PX"))
+    await check(producer, 7_000)
+    await live.until(lambda: len(producer.asked) == 2)
+    assert producer.asked[1].fields["transactionId"] == "Uparked"
+    place = (
+        int(producer.asked[1].fields["tranStateTableOffset"]),
+        int(producer.asked[1].fields["commitLogOffset"]),
+    )
+    assert (await producer.end(place, fromTransactionCheck="true", producerGroup="PX")).code == 0
+    for _ in range(2):
+        await check(producer, 7_000)
+    store = live.broker.parts.store
+    assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == store.max_offset_in_queue(HALF, 0)
+    assert offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == store.max_offset_in_queue(OP, 0)
+    assert not live.broker.services.transactions._open_ops
+    assert not live.broker.services.transactions._removed
+
+
+async def test_very_many_op_messages_are_read_in_steps(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no half is judged before all of them are read."""
+    live = producer.live
+    for n in range(30):
+        await producer.end(await producer.half(str(n).encode()))
+        assert live.broker.services.transactions.flush()
+    open_half = await producer.half(b"open")
+    await live.restart()
+    again = Producer(live)
+    await again.peer.heartbeat(producers=("PG",))
+    live.clock.ahead_ms += 7_000
+    monkeypatch.setattr(transactions, "OPS_PER_STEP_MAX", 7 * (1 + transactions.OP_COST))
+    machine = live.broker.services.transactions
+    steps, asked = 1, []
+    monkeypatch.setattr(machine, "_notify", lambda half, group: asked.append(half.queue_offset))
+    while machine.check()[1]:
+        steps += 1
+        assert asked == []
+    assert steps == 5
+    live.broker.services.dispatching.now()
+    assert len(asked) == 1
+    assert asked[0] > open_half[0]
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == 30

@@ -60,6 +60,13 @@ HALVES_PER_STEP_MAX: Final = 500
 ENDED_PER_STEP_MAX: Final = 20_000
 """Ended half messages that one step passes; they are not read."""
 
+OPS_PER_STEP_MAX: Final = 5_000
+"""Half messages that one step finds named in the op topic, some 5 ms; the rest waits for the next,
+and nothing is judged before."""
+
+OP_COST: Final = 10
+"""Half messages that an op record counts as, beside those that it names."""
+
 PARKED_MAX: Final = 200_000
 """Half messages that wait for a producer to come back. Further ones are counted as asked about, as
 RocketMQ does with all."""
@@ -293,7 +300,8 @@ class Transactions:
         half_end = store.max_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         half_min = max(store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID), 0)
         front = self._enter(half_min)
-        self._read_ops(front)
+        if not self._read_ops(front):
+            return 0, True
         started_ms = self._clock_ms()
         put_back: list[tuple[MessageExt, bool]] = []
         more_parked = self._take_parked(started_ms, put_back)
@@ -349,7 +357,8 @@ class Transactions:
         half_end = store.max_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         half_min = max(store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID), 0)
         front = self._enter(half_min)
-        self._read_ops(front)
+        if not self._read_ops(front):
+            return  # the next call goes on
         at = self._cursor
         stop = min(half_end, at + HALVES_PER_STEP_MAX)
         while at < stop:
@@ -453,8 +462,11 @@ class Transactions:
         if offset != self._committed(topic):
             self._offsets.commit(names.TRANS_GROUP, topic, HALF_QUEUE_ID, offset, self._clock_ms())
 
-    def _read_ops(self, half_offset: int) -> None:
-        """Take in every op message that was written since the last round."""
+    def _read_ops(self, half_offset: int) -> bool:
+        """Take in op messages that were written since the last round; whether these were all.
+
+        Before that nobody knows which halves are open.
+        """
         store = self._store
         topic = names.TRANS_OP_HALF_TOPIC
         end = store.max_offset_in_queue(topic, HALF_QUEUE_ID)
@@ -462,22 +474,34 @@ class Transactions:
         if self._op_read < 0:
             self._op_read = max(self._committed(topic), low)
         at = max(self._op_read, low)
-        while at < end:
+        left = OPS_PER_STEP_MAX
+        while at < end and left > 0:
             result = store.get_message(names.TRANS_GROUP, topic, HALF_QUEUE_ID, at, OP_PULL_NUMS)
             if result.next_begin_offset <= at:
                 break
-            for op in _records(result.records):
-                if op.tags != REMOVE_TAG:
-                    continue
-                open_halves = set()
-                for offset in parse_op_body(op.body):
-                    self._ended.pop(offset, None)
-                    if offset >= half_offset:
-                        self._removed[offset] = op.queue_offset
-                        open_halves.add(offset)
-                self._open_ops[op.queue_offset] = open_halves
             at = result.next_begin_offset
+            for op in _records(result.records):
+                left -= OP_COST + self._take_op(op, half_offset)
+                if left <= 0:
+                    at = op.queue_offset + 1
+                    break
         self._op_read = at
+        return at >= end or left > 0
+
+    def _take_op(self, op: MessageExt, half_offset: int) -> int:
+        """Note the halves that an op message names, from an offset on; how many it names."""
+        if op.tags != REMOVE_TAG:
+            return 0
+        open_halves = self._open_ops[op.queue_offset] = set()
+        offsets = parse_op_body(op.body)
+        for offset in offsets:
+            self._ended.pop(offset, None)
+            if offset >= half_offset:
+                # A half that was put back may be ended by its old offset: another op named it then.
+                self._close(offset)
+                self._removed[offset] = op.queue_offset
+                open_halves.add(offset)
+        return len(offsets)
 
     def _has_ended(self, half_offset: int) -> bool:
         return (
@@ -499,10 +523,13 @@ class Transactions:
     def _advance_ops(self) -> None:
         """The op topic is done up to the first message that names a half not passed yet."""
         done = self._op_read
-        for op_offset in sorted(self._open_ops):
-            if self._open_ops[op_offset]:
+        closed: list[int] = []
+        for op_offset, open_halves in self._open_ops.items():  # in the order of the topic
+            if open_halves:
                 done = op_offset
                 break
+            closed.append(op_offset)
+        for op_offset in closed:
             del self._open_ops[op_offset]
         if done >= 0:
             self._commit(names.TRANS_OP_HALF_TOPIC, done)
