@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from oberth.broker.deletions import LITE_TOPICS_A_TURN
-from oberth.broker.lite.lite_service import CLIENTS_TRIED_MAX
+from oberth.broker.lite.lite_service import CLIENTS_TRIED_MAX, LOOKS_A_TURN
 from oberth.broker.lite.subscriptions import LiteSubscriptions
 from oberth.broker.processors.pop_lite import QUEUES_A_TURN
 from oberth.client.messages import MessageExt, decode_messages
@@ -756,3 +756,42 @@ async def test_a_pop_looks_into_so_many_lite_topics_in_a_turn(
     monkeypatch.setattr(processor, "_pop_events", events_counted)
     assert bodies(await peer.pop("c1", pollTime=10_000)) == [b"x"]
     assert looked == [*([QUEUES_A_TURN] * 5), 1]
+
+
+async def test_very_many_silent_clients_are_forgotten_in_turns(peer: Peer) -> None:
+    lite = peer.mq.broker.services.lite
+    now_ms = peer.mq.clock()
+    for number in range(5 * LOOKS_A_TURN):
+        lite.subscriptions.of_client(f"c{number}", GROUP, PARENT, now_ms)
+    lite.on_time(now_ms + 3_600_000)
+    assert lite.subscriptions.client_count >= 4 * LOOKS_A_TURN
+    back = lite.subscriptions.of_client("c2400", GROUP, PARENT, now_ms + 3_600_000)
+    while lite.is_at_work:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+    assert lite.subscriptions.client_count == 1
+    assert lite.subscriptions.get("c2400") is back, "it said something meanwhile"
+
+
+async def test_what_very_many_clients_left_alone_is_looked_at_in_turns(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists that nobody comes for, full turns and what is visible again, all due at once."""
+    lite = peer.mq.broker.services.lite
+    now_ms = peer.mq.clock()
+    looks: list[str] = []
+    monkeypatch.setattr(lite, "dispatch", lambda queue, *_, **__: looks.append(queue))
+    monkeypatch.setattr(lite, "_has_more", lambda _, queue: bool(looks.append(queue)) or True)
+    count = 3 * LOOKS_A_TURN
+    for number in range(count):
+        lite.events.offer(f"c{number}", GROUP, f"stuck{number}", 10, now_ms)
+        lite._unlocks.append((now_ms + number, f"unlocked{number}", GROUP))
+        lite.subscriptions.of_client(f"t{number}", GROUP, PARENT, now_ms + 60_000)
+        lite.subscriptions.add(f"t{number}", f"turn{number}")
+        lite.events.schedule_turn(f"t{number}", GROUP, now_ms)
+    lite._next_silent_ms = lite._next_expiry_ms = now_ms + 3_600_000
+    lite.on_time(now_ms + 60_000)
+    assert len(looks) <= 4 * LOOKS_A_TURN
+    while lite.is_at_work:  # noqa: ASYNC110 - each turn is a slice
+        await asyncio.sleep(0)
+    for kind in ("stuck", "unlocked", "turn"):
+        assert {f"{kind}{number}" for number in range(count)} <= set(looks)

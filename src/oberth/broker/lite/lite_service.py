@@ -92,6 +92,9 @@ _TURN: Final = "turn"
 _TURN_OF_GROUP: Final = "turn of a group"
 _GONE: Final = "gone"
 _EXPIRY: Final = "expiry"
+_SCAN: Final = "scan"
+_SILENT: Final = "silent clients"
+_UNLOCKS: Final = "unlocks"
 _FROM_BEGINNING: Final = 1
 _FROM_END: Final = 2
 
@@ -172,17 +175,21 @@ class LiteService:
         """Whether lite topics are yet to be looked at."""
         return bool(self._works)
 
-    def _work(self, key: tuple[str, str], steps: Iterator[None]) -> None:
+    def _work(self, key: tuple[str, str], steps: Iterator[None], *, at_once: bool = True) -> None:
         """Go through what looks at one lite topic a step: some now, the rest in turns of the loop.
 
-        What is under way under the same key goes on first.
+        What is under way under the same key goes on first. Unless ``at_once`` all of it has later
+        turns, which those share that very many works begin for.
         """
         under_way = self._works.get(key)
         if under_way is not None:
             self._works[key] = chain(under_way, steps)
             return
         self._works[key] = steps
-        self._go_on(key)
+        if at_once:
+            self._go_on(key)
+        else:
+            self._work_in_turns.soon([key])
 
     def _go_on(self, key: tuple[str, str]) -> None:
         steps = self._works.get(key)
@@ -407,11 +414,14 @@ class LiteService:
 
     def forget_client(self, client_id: str) -> None:
         """A client is gone; what was noted for it goes to others."""
+        self._work((_GONE, client_id), self._forgotten(client_id))
+
+    def _forgotten(self, client_id: str) -> Iterator[None]:
+        """Forget a client now; what is to be done about its lite topics."""
         self._channels.pop(client_id, None)
         gone = self.subscriptions.remove_client(client_id)
         self._listen_as_needed()
-        events = self.events.remove(client_id)
-        self._work((_GONE, client_id), self._leaving(client_id, gone, events))
+        return self._leaving(client_id, gone, self.events.remove(client_id))
 
     def _leaving(
         self, client_id: str, gone: LiteSubscription | None, events: ClientEvents | None
@@ -562,20 +572,21 @@ class LiteService:
             delay_ms += random.randrange(TURN_SPREAD_MS)
         self.events.schedule_turn(client_id, group, now_ms + delay_ms)
 
-    def full_turn(self, client_id: str, group: str) -> None:
+    def full_turn(self, client_id: str, group: str, *, at_once: bool = True) -> None:
         """Look at everything that a client takes, and note what has something."""
         key = (_TURN, client_id)
         if key in self._works:
             self._schedule_turn(client_id, group, self._now_ms())
         else:
-            self._work(key, self._turn(client_id, group))
+            self._work(key, self._turn(client_id, group), at_once=at_once)
 
-    def full_turn_of_group(self, group: str) -> None:
+    def full_turn_of_group(self, group: str, *, at_once: bool = True) -> None:
         """The same for all clients of a group."""
         key = (_TURN_OF_GROUP, group)
         if key not in self._works:
             takes_all = self.takes_all(group)
-            self._work(key, self._turn_of_all(group) if takes_all else self._turns_of(group))
+            turns = self._turn_of_all(group) if takes_all else self._turns_of(group)
+            self._work(key, turns, at_once=at_once)
         elif self.takes_all(group):
             self.events.schedule_turn(f"${group}$", group, self._now_ms() + WILDCARD_TURN_MS)
 
@@ -728,12 +739,9 @@ class LiteService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        while self._unlocks and self._unlocks[0][0] <= now_ms:
-            _, queue, group = heapq.heappop(self._unlocks)
-            if self.orders.is_blocked(queue, group, names.LMQ_QUEUE_ID, None, now_ms):
-                continue  # it was handed out again, and is noted for then
-            if self._has_more(group, queue):
-                self.dispatch(queue, group)
+        is_due = bool(self._unlocks) and self._unlocks[0][0] <= now_ms
+        if is_due and (_UNLOCKS, "") not in self._works:
+            self._work((_UNLOCKS, ""), self._unlocking(now_ms))
         self._woken.soon(self.waiting.on_time(now_ms))
         config = self._config
         if now_ms >= self._next_scan_ms:
@@ -742,8 +750,8 @@ class LiteService:
         if now_ms >= self._next_silent_ms:
             self._next_silent_ms = now_ms + config.lite_subscription_check_interval_ms
             before_ms = now_ms - config.lite_subscription_check_timeout_ms
-            for client_id in self.subscriptions.silent_since(before_ms):
-                self.forget_client(client_id)
+            if (_SILENT, "") not in self._works:
+                self._work((_SILENT, ""), self._forgetting_silent(before_ms))
         if now_ms >= self._next_routes_ms:
             self._next_routes_ms = now_ms + ROUTES_PERIOD_MS
             if config.namesrv_addresses and self.parents():
@@ -756,13 +764,39 @@ class LiteService:
             )
 
     def _scan(self, now_ms: int) -> None:
-        for client_id, events in self.events.take_stuck(now_ms):
-            self._work((_GONE, client_id), self._hand_over(client_id, events))
-        for key, group in self.events.due_turns(now_ms):
+        stuck, due = self.events.take_stuck(now_ms), self.events.due_turns(now_ms)
+        if stuck or due:
+            self._work((_SCAN, ""), self._scanning(stuck, due))
+
+    def _scanning(
+        self, stuck: list[tuple[str, ClientEvents]], due: list[tuple[str, str]]
+    ) -> Iterator[None]:
+        for client_id, events in stuck:
+            yield
+            yield from self._hand_over(client_id, events)
+        for key, group in due:
+            yield
             if self.takes_all(group):
-                self.full_turn_of_group(group)
+                self.full_turn_of_group(group, at_once=False)
             else:
-                self.full_turn(key, group)
+                self.full_turn(key, group, at_once=False)
+
+    def _unlocking(self, now_ms: int) -> Iterator[None]:
+        """What was handed out may be visible again by now."""
+        while self._unlocks and self._unlocks[0][0] <= now_ms:
+            yield
+            _, queue, group = heapq.heappop(self._unlocks)
+            if self.orders.is_blocked(queue, group, names.LMQ_QUEUE_ID, None, now_ms):
+                continue  # it was handed out again, and is noted for then
+            if self._has_more(group, queue):
+                self.dispatch(queue, group)
+
+    def _forgetting_silent(self, before_ms: int) -> Iterator[None]:
+        for client_id in self.subscriptions.silent_since(before_ms):
+            yield
+            mine = self.subscriptions.get(client_id)
+            if mine is not None and mine.update_ms < before_ms:  # it may be back meanwhile
+                yield from self._forgotten(client_id)
 
 
 _BEGINNING: Final = OffsetOption(type="POLICY", value=_FROM_BEGINNING)
