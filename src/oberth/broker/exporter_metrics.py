@@ -34,6 +34,7 @@ from oberth.broker.stats import (
     TOPIC_PUT_SIZE,
 )
 from oberth.formats import names
+from oberth.formats.config_files import split_offset_key
 
 if TYPE_CHECKING:
     from oberth.broker.parts import Parts
@@ -179,7 +180,7 @@ def exporter_families(parts: Parts, runtime: dict[str, str]) -> Iterator[Family]
 
     def by_group(name: str) -> Iterator[Sample]:
         for key, item in stats.items(name):
-            topic, _, group = key.rpartition("@")
+            topic, group = split_offset_key(key) or (key, "")
             yield (("topic", topic), ("group", group)), round(item.tps, 2)
 
     yield gauge("broker_tps", "messages put in a second", [((), stats.broker_put.tps)], this)

@@ -34,6 +34,7 @@ from oberth.broker.stats import (
     TOPIC_PUT_SIZE,
 )
 from oberth.formats import names
+from oberth.formats.config_files import split_offset_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +251,7 @@ class Metrics:
 
     def _by_topic_and_group(self, name: str) -> Iterator[Sample]:
         for key, value in self._parts.stats.values(name):
-            topic, _, group = key.rpartition("@")
+            topic, group = split_offset_key(key) or (key, "")
             yield (("topic", topic), ("consumer_group", group)), value
 
     def _lags(self) -> Iterator[Sample]:

@@ -41,6 +41,7 @@ from oberth.errors import (
     OberthError,
     RemotingError,
 )
+from oberth.formats.config_files import split_offset_key
 from oberth.formats.config_json import parse_config
 from oberth.formats.message import (
     COMMIT_LOG_OFFSET_POSITION,
@@ -523,9 +524,10 @@ class LiveStores:
         if not isinstance(table, dict):
             return None
         return {
-            (str(name).rpartition("@")[0], int(queue))
+            (pair[0], int(queue))
             for name, queues in table.items()
-            if str(name).rpartition("@")[2] == group and isinstance(queues, dict)
+            if (pair := split_offset_key(str(name))) is not None and pair[1] == group
+            if isinstance(queues, dict)
             for queue in queues
             if str(queue).isdigit()
         }

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from oberth.errors import NotFoundError
 from oberth.formats import message, paths
+from oberth.formats.config_files import split_offset_key
 from oberth.formats.config_json import parse_config
 from oberth.formats.names import is_stored_topic
 from oberth.formats.torn_record import SECTOR_SIZE, lacks_a_sector
@@ -440,12 +441,12 @@ class StoreFiles:
         table = parsed.get("offsetTable") if isinstance(parsed, dict) else None
         found: dict[QueueName, int] = {}
         for key, queues in (table or {}).items():
-            topic, at, name = str(key).rpartition("@")
-            if not at or name != group or not isinstance(queues, dict):
+            pair = split_offset_key(str(key))
+            if pair is None or pair[1] != group or not isinstance(queues, dict):
                 continue
             for queue, offset in queues.items():
                 if str(queue).isdigit() and isinstance(offset, int):
-                    found[QueueName(topic, int(queue))] = offset
+                    found[QueueName(pair[0], int(queue))] = offset
         return found
 
     def store_timestamp(self, offset: int) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from oberth.broker.pop import order_infos as module
 from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET, OrderInfos
+from oberth.formats.config_files import OrderInfo
 from oberth.formats.json_reader import parse_config
 
 Q = ("T", "G", 3)
@@ -103,6 +104,20 @@ def test_deliveries_are_counted() -> None:
     assert popped(infos, 11, 12, attempt="four") == ["0 qo3%11 3", "0 qo3%12 1", "0 3 1"]
     assert popped(infos, 20, attempt=None) == ["0 3 0"]
     assert popped(infos, 20, attempt=None) == ["0 qo3%20 1", "0 3 1"]
+
+
+def test_light_groups_are_kept_by_their_whole_name() -> None:
+    """Their names may hold an @, those of topics and of other groups may not."""
+    infos = OrderInfos()
+    asked: list[tuple[str, str]] = []
+    infos._table["T@%LMQ%GID@@@dev"] = {3: OrderInfo()}
+
+    def known(topic: str, group: str) -> bool:
+        asked.append((topic, group))
+        return True
+
+    infos.keep(known)
+    assert asked == [("T", "%LMQ%GID@@@dev")]
 
 
 def test_what_is_forgotten() -> None:

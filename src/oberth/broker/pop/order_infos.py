@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from oberth.broker.consumer_offsets import keys_of_topic
 from oberth.broker.pop.check_point import encode_offset_list
-from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key
+from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key, split_offset_key
 from oberth.remoting.bodies.base import result_at_once
 
 NO_EFFECT: Final = -2
@@ -185,8 +185,8 @@ class OrderInfos:
     def keep(self, known: Any) -> None:
         """Forget queues of topics and groups for which ``known(topic, group)`` is false."""
         for key in list(self._table):
-            topic, _, group = key.rpartition("@")
-            if not self._table[key] or not known(topic, group):
+            pair = split_offset_key(key)
+            if not self._table[key] or pair is None or not known(*pair):
                 del self._table[key]
                 self.is_dirty = True
 
