@@ -217,7 +217,9 @@ async def test_what_a_small_tables_file_did_not_take_is_no_success_when_it_is_sa
     live = await make_live()
     assert (await live.peer.send("gone")).code == 0
     group = b'{"groupName":"G","consumeEnable":false}'
-    calls = ((17, TOPIC, b""), (200, {}, group), (215, {"topic": "gone"}, b""))
+    calls: tuple[tuple[int, dict[str, str], bytes], ...] = (
+        (17, TOPIC, b""), (200, {}, group), (215, {"topic": "gone"}, b""),
+    )  # fmt: skip
 
     def fail(file: ConfigFile, *_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", str(file.path))
@@ -241,7 +243,8 @@ async def test_what_a_small_tables_file_did_not_take_is_tried_again_within_a_sec
 ) -> None:
     live = await make_live()
     files = live.broker.services.table_files
-    write, failed = ConfigFile.write, []
+    write = ConfigFile.write
+    failed: list[str] = []
 
     def fails(file: ConfigFile, data: bytes, **more: Any) -> None:
         if len(failed) < 2:  # at once, and in the thread that tries it once more

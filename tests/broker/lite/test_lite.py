@@ -780,7 +780,12 @@ async def test_what_very_many_clients_left_alone_is_looked_at_in_turns(
     now_ms = peer.mq.clock()
     looks: list[str] = []
     monkeypatch.setattr(lite, "dispatch", lambda queue, *_, **__: looks.append(queue))
-    monkeypatch.setattr(lite, "_has_more", lambda _, queue: bool(looks.append(queue)) or True)
+
+    def has_more(_: object, queue: str) -> bool:
+        looks.append(queue)
+        return True
+
+    monkeypatch.setattr(lite, "_has_more", has_more)
     count = 3 * LOOKS_A_TURN
     for number in range(count):
         lite.events.offer(f"c{number}", GROUP, f"stuck{number}", 10, now_ms)
