@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oberth.client import Message, PopConsumer, Producer
+from oberth.client import Message, MessageQueue, PopConsumer, Producer
+from oberth.client.instance import ClientInstance
 from oberth.client.messages import MessageExt
 from oberth.client.pop_consumer import (
     ReceiptHandle,
@@ -132,6 +133,39 @@ async def test_a_loop_acknowledges_what_was_not_settled_by_hand(mq: EmbeddedBrok
     # One by hand, one by the loop; the message in hand when the loop was left is not acknowledged.
     assert acks.hits == 2
     assert taken == [b"0", b"1", b"2"]
+
+
+class Asked(Exception):
+    """The broker that a consumer was about to ask."""
+
+
+async def test_every_topic_is_asked_for_on_every_broker(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One count for both would ask for a topic on half of the brokers only."""
+
+    async def queues(self: ClientInstance, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic=topic, broker_name=name, queue_id=0) for name in ("b0", "b1")]
+
+    async def note(self: ClientInstance, queue: MessageQueue) -> str:
+        raise Asked(queue.topic, queue.broker_name)
+
+    async with PopConsumer("g", {"A": "*", "B": "*"}, namesrv_addr=mq.namesrv_addr) as consumer:
+        monkeypatch.setattr(ClientInstance, "subscribe_queues", queues)
+        monkeypatch.setattr(ClientInstance, "require_address", note)
+
+        async def asked(*topics: str | None) -> set[tuple[str, str]]:
+            found = set()
+            for topic in topics:
+                with pytest.raises(Asked) as caught:
+                    await consumer.receive(topic)
+                found.add(caught.value.args)
+            return found
+
+        everywhere = {(topic, broker) for topic in "AB" for broker in ("b0", "b1")}
+        assert await asked(*[None] * 8) == everywhere
+        assert await asked("A", "B", "A", "B") == everywhere
+        assert await asked("A", None, "A", None, "A", None, "A", None) == everywhere
 
 
 def test_how_often_messages_in_order_were_handed_out() -> None:

@@ -272,7 +272,9 @@ class PopConsumer(ClientService):
         self.consume_from_where = consume_from_where
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._instance: ClientInstance | None = None
-        self._turn = itertools.count(random.randrange(1 << 16))
+        # By topic, as one count for both would leave out pairs of a topic and a broker.
+        self._topic_turns = itertools.count(random.randrange(1 << 16))
+        self._broker_turns: dict[str, itertools.count[int]] = {}
         self._closing = False
         self._in_hand: set[int] = set()
         check_subscriptions(subscriptions)
@@ -314,7 +316,9 @@ class PopConsumer(ClientService):
 
     def unsubscribe(self, topic: str) -> None:
         """Want them no more."""
-        self._subscriptions.pop(with_namespace(self._namespace, topic), None)
+        topic = with_namespace(self._namespace, topic)
+        self._subscriptions.pop(topic, None)
+        self._broker_turns.pop(topic, None)
 
     # Messages
 
@@ -345,17 +349,16 @@ class PopConsumer(ClientService):
         instance = self._running()
         if not self._subscriptions:
             raise MQClientError(f"consumer {self.group} has no subscription")
-        turn = next(self._turn)
         if queue is not None:
             topic = queue.topic
         elif topic is None:
             topics = sorted(self._subscriptions)
-            topic = topics[turn % len(topics)]
+            topic = topics[next(self._topic_turns) % len(topics)]
         topic = with_namespace(self._namespace, topic)
         subscription = self._subscriptions.get(topic)
         if subscription is None:
             raise MQClientError(f"consumer {self.group} is not subscribed to {topic}")
-        broker_name = queue.broker_name if queue is not None else await self._broker(topic, turn)
+        broker_name = queue.broker_name if queue is not None else await self._broker(topic)
         poll_ms = self.await_duration_ms if await_duration_ms is None else await_duration_ms
         invisible_ms = (
             self.invisible_duration_ms if invisible_duration_ms is None else invisible_duration_ms
@@ -406,12 +409,15 @@ class PopConsumer(ClientService):
                 await self.ack(message)
         return kept
 
-    async def _broker(self, topic: str, turn: int) -> str:
+    async def _broker(self, topic: str) -> str:
         queues = await self._running().subscribe_queues(topic)
         brokers = sorted({queue.broker_name for queue in queues})
         if not brokers:
             raise MQClientError(f"topic {topic}: no route, or no queue of it can be read")
-        return brokers[turn % len(brokers)]
+        turns = self._broker_turns.get(topic)
+        if turns is None:
+            turns = self._broker_turns[topic] = itertools.count(random.randrange(1 << 16))
+        return brokers[next(turns) % len(brokers)]
 
     async def ack(self, message: MessageExt) -> None:
         """A message is done and never comes again, if this arrives in its hidden time.
