@@ -79,6 +79,8 @@ def test_loops_and_polls() -> None:
                 if len(taken) == 5:
                     break
         assert sorted(taken) == [b"0", b"1", b"2", b"3", b"4"]
+        assert mq.lag("g", "T") == 0
+        assert mq.messages("SCHEDULE_TOPIC_XXXX") == [], "the block is done with the last one"
         with (
             blocking.PullConsumer(
                 "h", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST

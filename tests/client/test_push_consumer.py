@@ -251,6 +251,109 @@ async def test_leaving_the_loop_by_an_exception_gives_the_message_back(mq: Embed
     assert mq.lag("g", "T") == 0
 
 
+async def test_shutdown_after_a_loop_that_failed_gives_the_message_back(
+    mq: EmbeddedBroker,
+) -> None:
+    """It was committed, and lost."""
+    await fill(mq, "T", [b"x"])
+    consumer = PushConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST)
+    await consumer.start()
+
+    async def work() -> None:
+        try:
+            async for _ in consumer:
+                raise ZeroDivisionError
+        finally:
+            await consumer.shutdown()
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+    assert mq.lag("g", "T") == 0
+
+
+@pytest.mark.parametrize("how", ["shutdown", "end of a block", "block that fails"])
+@pytest.mark.parametrize("end", ["done", "cancelled", "before"])
+async def test_shutdown_leaves_what_other_tasks_have_in_hand(
+    mq: EmbeddedBroker, how: str, end: str
+) -> None:
+    """It is done when its loop asks for the next one, and comes again when its task was ended."""
+    await fill(mq, "T", [b"x"])
+    in_hand, gate = asyncio.Event(), asyncio.Event()
+    consumer = PushConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST)
+
+    async def work() -> None:
+        async for _ in consumer:
+            in_hand.set()
+            await gate.wait()
+
+    async def stop(task: asyncio.Task[None]) -> None:
+        if end == "before":
+            task.cancel()
+            await asyncio.wait([task])
+        if how == "shutdown":
+            await consumer.shutdown()
+        elif how == "end of a block":
+            await consumer.__aexit__(None, None, None)
+        else:
+            await consumer.__aexit__(ValueError, ValueError(), None)
+
+    await consumer.start()
+    task = asyncio.create_task(work())
+    await in_hand.wait()
+    stopping = asyncio.create_task(stop(task))
+    if end != "before":
+        await mq.wait_until(lambda: consumer._closing)
+        assert mq.lag("g", "T") == 1
+    if end == "cancelled":
+        task.cancel()
+    else:
+        gate.set()
+    await stopping
+    await asyncio.wait([task])
+    assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == (0 if end == "done" else 1)
+    assert mq.lag("g", "T") == 0
+
+
+async def test_a_message_that_was_asked_for_with_a_timeout_is_done_with_the_block(
+    mq: EmbeddedBroker,
+) -> None:
+    """Before Python 3.12 another task asks for it, which has ended."""
+    await fill(mq, "T", [b"x"])
+    async with PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ) as consumer:
+        message = await asyncio.wait_for(anext(aiter(consumer)), 100)
+        assert message.body == b"x"
+    assert mq.messages("SCHEDULE_TOPIC_XXXX") == []
+    assert mq.lag("g", "T") == 0
+
+
+async def test_broadcasting_what_a_loop_has_in_hand_comes_again(
+    mq: EmbeddedBroker, tmp_path: Path
+) -> None:
+    await fill(mq, "T", [b"x"])
+
+    def member() -> PushConsumer:
+        return PushConsumer(
+            "g", {"T": "*"}, message_model=MessageModel.BROADCASTING,
+            config=ClientConfig(namesrv_addr=mq.namesrv_addr, client_ip="127.0.0.1"),
+            offset_store_dir=str(tmp_path), consume_from_where=FIRST,
+        )  # fmt: skip
+
+    async def fail() -> None:
+        async with member() as consumer:
+            async for _ in consumer:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with member() as consumer:
+        async for message in consumer:
+            assert message.body == b"x"
+            break
+
+
 async def test_a_message_that_cannot_be_given_back_goes_to_the_retry_topic(
     mq: EmbeddedBroker,
 ) -> None:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
+from oberth.client.consume_service import CALLER
 from oberth.errors import MQClientError
 from oberth.remoting.aio.loop import loop_factory
 
@@ -109,10 +110,14 @@ class LoopThread:
             raise MQClientError(
                 "a blocking call from a coroutine; use oberth.client there, or a plain function"
             )
-        if self._has_ended:
-            with self._late:
-                return loop.run_until_complete(make())
-        future = asyncio.run_coroutine_threadsafe(make(), loop)
+        caller = CALLER.set(threading.current_thread())
+        try:
+            if self._has_ended:
+                with self._late:
+                    return loop.run_until_complete(make())
+            future = asyncio.run_coroutine_threadsafe(make(), loop)
+        finally:
+            CALLER.reset(caller)
         try:
             return future.result()
         except BaseException:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from oberth.client.consume import (
@@ -232,6 +234,19 @@ class ConsumeService:
         if self._orderly and not assigned.process_queue.suspended:
             self.ready(assigned)
 
+    def put_back(self, jobs: Sequence[ConsumeJob]) -> None:
+        """Jobs that are not done: their messages are the next of their queues again."""
+        for job in reversed(jobs):
+            self.running.discard(job)
+            if job.abandoned:
+                continue
+            if self._orderly:
+                job.assigned.busy = False
+            job.assigned.process_queue.put_back(job.messages)
+            job.assigned.changed()
+        for job in jobs:
+            self.ready(job.assigned)
+
     # Workers
 
     async def _work(self) -> None:
@@ -360,16 +375,32 @@ def refuse_coroutine(status: object) -> None:
         )
 
 
+CALLER: Final[ContextVar[threading.Thread | None]] = ContextVar("CALLER", default=None)
+"""The thread that a call of a blocking object comes from; each has a task of its own."""
+
+
+def current_caller() -> threading.Thread | asyncio.Task[Any] | None:
+    """Who calls: a thread with a blocking object, else the task."""
+    return CALLER.get() or asyncio.current_task()
+
+
 class MessageIterator(AsyncIterator[MessageExt]):
-    """One ``async for`` over a consumer; several may run, each message goes to one of them."""
+    """One ``async for`` over a consumer; several may run, each message goes to one of them.
+
+    Attributes:
+        job: the message in hand.
+        caller: who asked for it.
+    """
 
     def __init__(self, service: ConsumeService) -> None:
         self._service = service
         self.job: ConsumeJob | None = None
+        self.caller: threading.Thread | asyncio.Task[Any] | None = None
         self._verdict: ConsumeStatus | None = None
 
     async def __anext__(self) -> MessageExt:
         self.settle(None)
+        self.caller = current_caller()
         job = await self._service.next_job()
         if job is None:
             raise StopAsyncIteration
@@ -388,3 +419,26 @@ class MessageIterator(AsyncIterator[MessageExt]):
         if job is not None:
             self._service.finish(job, self._verdict or verdict)
         self._verdict = None
+
+    def put_back(self) -> None:
+        """The message in hand is not done, and nobody says that it failed."""
+        job, self.job = self.job, None
+        if job is not None:
+            self._service.put_back([job])
+        self._verdict = None
+
+    @property
+    def is_worked_on(self) -> bool:
+        """Whether somebody else than who calls now is still at the message in hand."""
+        caller = self.caller
+        if self.job is None or caller is None or caller is current_caller():
+            return False
+        return caller.is_alive() if isinstance(caller, threading.Thread) else not caller.done()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the task that asked for the message in hand, unless it ended well."""
+        caller = self.caller
+        if self.job is None or not isinstance(caller, asyncio.Task) or not caller.done():
+            return None
+        return asyncio.CancelledError() if caller.cancelled() else caller.exception()

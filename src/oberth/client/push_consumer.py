@@ -226,10 +226,17 @@ class PushConsumer(GroupConsumer):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A block that ends without an exception is done with the message in hand.
-        verdict = ConsumeStatus.SUCCESS if error is None else ConsumeStatus.RECONSUME_LATER
-        for iterator in self._iterators:
-            iterator.settle(verdict)
+        # A block that ends without an exception is done with its message in hand. Of what others
+        # have in hand it knows nothing.
+        for iterator in self._iterators if error is None else ():
+            if (failure := iterator.failure) is not None:
+                _LOG.warning(
+                    "%s: the message in hand of a task that has failed comes again",
+                    self.group,
+                    exc_info=failure,
+                )
+            elif not iterator.is_worked_on:
+                iterator.settle(ConsumeStatus.SUCCESS)
         await self.shutdown()
 
     async def start(self) -> None:
@@ -269,13 +276,18 @@ class PushConsumer(GroupConsumer):
         self._take_queues()
 
     async def shutdown(self) -> None:
-        """Leave the group: pulls stop, listeners end, offsets are committed, brokers are told."""
+        """Leave the group: pulls stop, listeners end, offsets are committed, brokers are told.
+
+        A message that an ``async for`` in this task has in hand comes again, as do those of tasks
+        that have ended. The loops of other tasks are waited for as listeners are: a message is done
+        when its loop asks for the next one.
+        """
         if self._instance is None:
             return
         self._closing = True
         service = self._service
         for iterator in self._iterators:
-            iterator.settle(None)
+            self._leave_loop(iterator)
         async with self._rebalance_lock:
             for assigned in self.assigned.values():
                 assigned.process_queue.drop()
@@ -305,6 +317,16 @@ class PushConsumer(GroupConsumer):
         self._iterators.clear()
         self._service = None
         await self._leave()
+
+    def _leave_loop(self, iterator: MessageIterator) -> None:
+        """What an ``async for`` has in hand comes again; if need be, when its task has ended."""
+        if iterator.is_worked_on:
+            if isinstance(iterator.caller, asyncio.Task):
+                iterator.caller.add_done_callback(lambda _: self._leave_loop(iterator))
+        elif self.message_model is MessageModel.BROADCASTING:
+            iterator.put_back()  # brokers deliver nothing again; it is not committed
+        elif iterator.job is not None:
+            iterator.settle(ConsumeStatus.RECONSUME_LATER)
 
     async def _wait_listeners(self, timeout_s: float) -> None:
         async def all_idle() -> None:
