@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,16 @@ from oberth.client import (
     Message,
     MessageExt,
     MessageModel,
+    MessageQueue,
     MessageSelector,
     Producer,
     PushConsumer,
 )
 from oberth.client.config import ClientConfig
+from oberth.client.consume_service import ConsumeJob, ConsumeService
+from oberth.client.group_consumer import AssignedQueue
 from oberth.client.instance import ClientInstance
+from oberth.client.process_queue import ProcessQueue
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.bodies.clients import HeartbeatData
 from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
@@ -634,6 +639,107 @@ async def test_a_slow_listener_loses_its_message(mq: EmbeddedBroker) -> None:
         await mq.wait_consumed("g", "T")
         gate.set()
     assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+
+
+class Verdicts:
+    """An owner of a service that may always consume, and what it is told."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+
+    def may_consume(self, assigned: AssignedQueue) -> bool:
+        return True
+
+    def on_job_start(self, job: ConsumeJob) -> None:
+        pass
+
+    def on_job_done(
+        self, job: ConsumeJob, status: ConsumeStatus, error: BaseException | None
+    ) -> None:
+        self.done += [message.queue_offset for message in job.messages]
+        job.assigned.process_queue.remove(job.messages)
+
+
+def held(count: int) -> AssignedQueue:
+    """A queue whose messages from 0 on are pulled."""
+    assigned = AssignedQueue(
+        MessageQueue(topic="T", broker_name="b", queue_id=0), ProcessQueue(0, 0)
+    )
+    fixed = [(100, 0, 0, 0, 0, n, 0, 0, 0, b"", 0, b"", 0, 0, 0) for n in range(count)]
+    messages = [MessageExt(b"", each, "T", 0, 0, 0, 0, "b") for each in fixed]
+    assigned.process_queue.put(messages, count)
+    return assigned
+
+
+@pytest.mark.parametrize("end", ["gone", "abandoned", "closed"])
+async def test_a_thread_calls_the_listener_only_while_it_should(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It was given many jobs at once, and worked through them whatever happened meanwhile."""
+    entered, gate, called = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def listener(message: MessageExt) -> None:
+        called.append(message.queue_offset)
+        if len(called) == 1:
+            loop.call_soon_threadsafe(entered.set)
+            gate.wait()
+
+    monkeypatch.setattr("oberth.client.consume_service.THREAD_CALL_SLOW_S", 1e9)
+    owner, assigned = Verdicts(), held(8)
+    service = ConsumeService(owner, orderly=False, batch_size=1, now_ms=lambda: 0)
+    service.start(listener, None, 1)
+    service._thread_cost_s = 1e-6  # as after many fast calls
+    service.ready(assigned)
+    await entered.wait()
+    assert len(service.running) == 8
+    if end == "gone":
+        assigned.process_queue.drop()
+    elif end == "abandoned":
+        for job in service.running:
+            job.abandoned = job.messages[0].queue_offset > 0
+    else:
+        await service.aclose()
+    returned = asyncio.Event()
+    put_back = service.put_back
+
+    def noted(jobs: Sequence[ConsumeJob]) -> None:
+        put_back(jobs)
+        returned.set()
+
+    monkeypatch.setattr(service, "put_back", noted)
+    gate.set()
+    await returned.wait()
+    assert called == owner.done == [0]
+    if end != "abandoned":  # else somebody else has them
+        assert assigned.process_queue.consuming == 0
+        assert [each.queue_offset for each in assigned.process_queue.pending] == [*range(1, 8)]
+    assert assigned.process_queue.commit_offset == 1
+    await service.aclose()
+
+
+async def test_a_thread_gives_back_what_is_behind_a_slow_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oberth.client.consume_service.THREAD_CALL_SLOW_S", -1.0)
+    owner, assigned = Verdicts(), held(8)
+    service = ConsumeService(owner, orderly=False, batch_size=1, now_ms=lambda: 0)
+    service.start(lambda message: None, None, 1)
+    given_back: asyncio.Queue[int] = asyncio.Queue()
+    put_back = service.put_back
+
+    def noted(jobs: Sequence[ConsumeJob]) -> None:
+        service._thread_cost_s = 1e-6  # as after many fast calls
+        put_back(jobs)
+        given_back.put_nowait(len(jobs))
+
+    monkeypatch.setattr(service, "put_back", noted)
+    service._thread_cost_s = 1e-6
+    service.ready(assigned)
+    assert [await given_back.get() for _ in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert owner.done == [*range(8)]
+    assert (assigned.process_queue.commit_offset, assigned.process_queue.consuming) == (8, 0)
+    await service.aclose()
 
 
 async def test_a_rebalance_while_starting_takes_nothing(mq: EmbeddedBroker) -> None:

@@ -39,6 +39,9 @@ THREAD_RUN_S: Final = 0.001
 
 THREAD_RUN_MAX: Final = 32
 
+THREAD_CALL_SLOW_S: Final = 0.01
+"""After a call that took longer a thread gives back the rest of what it was given."""
+
 
 class ConsumeJob:
     """One call of a listener.
@@ -306,12 +309,21 @@ class ConsumeService:
             self._threads.submit(self._run_in_thread, run)
 
     def _run_in_thread(self, run: list[ConsumeJob]) -> None:
-        begin = time.perf_counter()
+        begin = now = time.perf_counter()
+        left: list[ConsumeJob] = []
+        is_slow = False
         for job in run:
+            # Much may have happened while the calls before it ran.
+            if is_slow or self._closed or job.abandoned or job.assigned.is_gone:
+                left.append(job)
+                continue
             status, error = self.call(job)
             self._thread_done.append((job, status, error))
-        cost = (time.perf_counter() - begin) / len(run)
-        self._loop.call_soon_threadsafe(self._thread_returned, cost)
+            called, now = now, time.perf_counter()
+            is_slow = now - called > THREAD_CALL_SLOW_S
+        count = len(run) - len(left)
+        cost_s = (now - begin) / count if count else self._thread_cost_s
+        self._loop.call_soon_threadsafe(self._thread_returned, cost_s, left)
 
     def call(self, job: ConsumeJob) -> tuple[ConsumeStatus, BaseException | None]:
         """Call a plain listener in a thread; blocks.
@@ -329,12 +341,13 @@ class ConsumeService:
             return ConsumeStatus.RECONSUME_LATER, raised
         return (ConsumeStatus.SUCCESS if status is None else status), None
 
-    def _thread_returned(self, cost_s: float) -> None:
+    def _thread_returned(self, cost_s: float, left: list[ConsumeJob]) -> None:
         self._thread_busy -= 1
         self._thread_cost_s += 0.2 * (max(cost_s, 1e-6) - self._thread_cost_s)
         done = self._thread_done
         while done:
             self.finish(*done.popleft())
+        self.put_back(left)
         if self._threads is not None:
             self._feed_threads()
 
