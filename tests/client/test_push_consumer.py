@@ -222,7 +222,7 @@ async def test_orderly_dead_letter(mq: EmbeddedBroker) -> None:
     ):  # fmt: skip
         await mq.wait_until(lambda: len(mq.dead_letters("g")) == 1)
         await mq.wait_consumed("g", "T")
-    assert len(seen.bodies) == 2
+    assert len(seen.bodies) == 3, "the first time, and twice again"
 
 
 async def test_loop_refuses_a_message(mq: EmbeddedBroker) -> None:

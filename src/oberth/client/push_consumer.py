@@ -129,7 +129,8 @@ class PushConsumer(GroupConsumer):
         pull_threshold_size_for_queue_mib: as above, in MiB.
         pull_threshold_for_topic: as above, for all queues of a topic that are ours; -1: no limit.
         consume_concurrently_max_span: as above, distance between first and last offset.
-        max_reconsume_times: attempts until a message is a dead letter; -1: 16, in order: no limit.
+        max_reconsume_times: how often a message comes again until it is a dead letter; -1: 16, in
+            order: no limit.
         consume_timeout_minutes: a listener that takes longer loses its messages to a retry.
         suspend_current_queue_time_ms: in order: pause after a failure.
         post_subscription_when_pull: send the expression with every pull.
@@ -684,14 +685,13 @@ class PushConsumer(GroupConsumer):
             process_queue.remove(job.messages)
             return
         limit = UNLIMITED if self.max_reconsume_times < 0 else self.max_reconsume_times
+        process_queue.suspended = True
+        if all(message.reconsume_times >= limit for message in job.messages):
+            self._spawn(self._give_up_orderly(job, limit), "send-back")
+            return
         for message in job.messages:
             if message.reconsume_times < limit:
                 message.reconsume_times += 1
-        exhausted = all(message.reconsume_times >= limit for message in job.messages)
-        process_queue.suspended = True
-        if exhausted:
-            self._spawn(self._give_up_orderly(job, limit), "send-back")
-            return
         process_queue.put_back(job.messages)
         wait_ms = job.context.suspend_current_queue_time_ms
         if wait_ms < 0:
