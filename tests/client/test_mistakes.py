@@ -15,10 +15,12 @@ import pytest
 
 from oberth import client
 from oberth.client import (
+    ClientConfig,
     ConsumeFromWhere,
     Message,
     MessageExt,
     MessageModel,
+    MessageQueue,
     PopConsumer,
     Producer,
     PullConsumer,
@@ -35,6 +37,7 @@ from oberth.client.messages import (
     decode_messages,
 )
 from oberth.client.pulling import PullResult, PullStatus
+from oberth.client.rebalance import allocate_average
 from oberth.client.retry import HELD_PULL_S, IDLE_REST_MAX_S, IdlePulls
 from oberth.client.route import QUEUES_MAX, check_route, publish_queues, subscribe_queues
 from oberth.errors import IllegalNameError, MQClientError, OptionError, RemoteProtocolError
@@ -44,6 +47,7 @@ from oberth.formats.message import MAGIC_V1, body_crc, record_size
 from oberth.formats.message import MessageExt as StoredMessage
 from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.remoting.bodies.base import BodyError
+from oberth.remoting.bodies.clients import LockBatchResponseBody
 from oberth.remoting.bodies.route import BrokerData, QueueData, TopicRouteData
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -586,6 +590,75 @@ async def test_what_a_listener_raises_is_a_failure_whatever_it_is(
 
         await mq.wait_until(is_called_again)
         assert await calls.get() == 1
+
+
+class Strategy:
+    """A program's own, which fails at first."""
+
+    name = "MINE"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def allocate(self, group: str, *arguments: Any) -> list[MessageQueue]:
+        self.calls += 1
+        if self.calls <= 2:
+            raise KeyError("room")
+        return allocate_average(*arguments)
+
+
+async def test_a_strategy_that_raises_is_asked_again(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that assigns queues ended, for all groups of the instance and for good."""
+    seen = asyncio.Event()
+
+    async def listener(message: MessageExt) -> None:
+        seen.set()
+
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, rebalance_interval_ms=20)
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+    async with PushConsumer(
+        "g", {"T": "*"}, config=config, listener=listener, allocate_strategy=Strategy(),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ):  # fmt: skip
+        await seen.wait()
+    assert "the queues of group g could not be assigned" in caplog.text
+
+
+async def test_an_answer_to_a_lock_that_is_none_ends_no_renewals(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that renews them ended, and the queues stood still for ever."""
+    renewals: asyncio.Queue[bool] = asyncio.Queue()
+    renew, decode = PushConsumer.renew_locks, LockBatchResponseBody.decode
+
+    async def noted(self: PushConsumer) -> None:
+        await renew(self)
+        renewals.put_nowait(all(each.process_queue.locked for each in self.assigned.values()))
+        raise KeyError("a mistake")
+
+    def answer(data: bytes, *more: Any) -> LockBatchResponseBody:
+        return decode(b"{" if is_wrong else data, *more)
+
+    is_wrong = False
+    monkeypatch.setattr(push_module, "LOCK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(PushConsumer, "renew_locks", noted)
+    monkeypatch.setattr("oberth.client.group_consumer.LockBatchResponseBody.decode", answer)
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+    async with PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, listener=print, orderly=True
+    ) as consumer:
+        await mq.wait_until(lambda: len(consumer.assigned) > 0)
+        is_wrong = True
+        while await renewals.get():
+            pass
+        is_wrong = False
+        while not await renewals.get():
+            pass
+    assert "gave no locks of queues" in caplog.text
 
 
 async def test_offsets_are_not_committed_after_shutdown(mq: EmbeddedBroker) -> None:

@@ -626,12 +626,12 @@ class GroupConsumer(ClientService):
                 response = await instance.ask(
                     addr, RequestCode.LOCK_BATCH_MQ, None, body.encode(), timeout_s=LOCK_TIMEOUT_S
                 )
+                return LockBatchResponseBody.decode(response.body_bytes()).lock_ok_mq_set
             except OberthError as error:
                 _LOG.warning(
                     "%s: broker %s gave no locks of queues: %s", self.group, broker_name, error
                 )
                 return []
-            return LockBatchResponseBody.decode(response.body_bytes()).lock_ok_mq_set
 
         answers = await asyncio.gather(*(lock(name, some) for name, some in by_broker.items()))
         asked = set(queues)

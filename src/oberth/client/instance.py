@@ -657,7 +657,10 @@ class ClientInstance:
             except TimeoutError:
                 pass
             self._heartbeat_wanted.clear()
-            await self.send_heartbeats()
+            try:
+                await self.send_heartbeats()
+            except Exception:  # noqa: BLE001 - the next one may go better
+                _LOG.exception("client %s: a heartbeat could not be sent", self.client_id)
 
     def heartbeat_data(self) -> HeartbeatData:
         """Who we are."""
@@ -759,10 +762,22 @@ class ClientInstance:
                         consumer.group,
                         error,
                     )
+                except Exception:  # noqa: BLE001 - strategies and rooms are the program's own code
+                    balanced = False
+                    _LOG.exception(
+                        "the queues of group %s could not be assigned, it is tried again",
+                        consumer.group,
+                    )
 
     async def _persist_offsets(self) -> None:
         for consumer in list(self.consumers.values()):
-            await consumer.persist_offsets()
+            try:
+                await consumer.persist_offsets()
+            except Exception:  # noqa: BLE001 - the other groups' are committed
+                _LOG.exception(
+                    "the offsets of group %s could not be committed, it is tried again",
+                    consumer.group,
+                )
 
     async def consumer_ids(self, topic: str, group: str) -> list[str] | None:
         """The members of a group, as any broker of a topic knows them; None: it could not say."""

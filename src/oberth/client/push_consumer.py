@@ -736,7 +736,10 @@ class PushConsumer(GroupConsumer):
     async def _renew_locks(self) -> None:
         while True:
             await asyncio.sleep(LOCK_INTERVAL_S)
-            await self.renew_locks()
+            try:
+                await self.renew_locks()
+            except Exception:  # noqa: BLE001 - without locks nothing is consumed in order
+                _LOG.exception("%s: locks could not be renewed, it is tried again", self.group)
 
     async def renew_locks(self) -> None:
         """Hold the locks of our queues; those that we lost are not consumed from."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from oberth.client.messages import Message, MessageExt
-from oberth.errors import OberthError
 from oberth.formats import properties as p
 from oberth.remoting.command import RemotingCommand
 
@@ -205,7 +204,7 @@ class TraceDispatcher:
             batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
             try:
                 await self._producer.send(trace_message(self._topic, batch))
-            except OberthError as error:
+            except Exception as error:  # noqa: BLE001 - traces end nothing else
                 self.dropped += len(batch)
                 _LOG.warning(
                     "%d records of traces could not be sent and are dropped: %s", len(batch), error
