@@ -40,7 +40,13 @@ from oberth.client.pulling import PullResult, PullStatus
 from oberth.client.rebalance import allocate_average
 from oberth.client.retry import HELD_PULL_S, IDLE_REST_MAX_S, IdlePulls
 from oberth.client.route import QUEUES_MAX, check_route, publish_queues, subscribe_queues
-from oberth.errors import IllegalNameError, MQClientError, OptionError, RemoteProtocolError
+from oberth.errors import (
+    IllegalNameError,
+    MQBrokerError,
+    MQClientError,
+    OptionError,
+    RemoteProtocolError,
+)
 from oberth.formats.batch_body import BatchItem, encode_batch
 from oberth.formats.compression import Compression, compress, with_compression
 from oberth.formats.message import MAGIC_V1, body_crc, record_size
@@ -49,6 +55,7 @@ from oberth.formats.sys_flag import INNER_BATCH, NEED_UNWRAP
 from oberth.remoting.bodies.base import BodyError
 from oberth.remoting.bodies.clients import LockBatchResponseBody
 from oberth.remoting.bodies.route import BrokerData, QueueData, TopicRouteData
+from oberth.remoting.code import ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 # ------------------------------------------------------------------------------ the caller's own
@@ -659,6 +666,63 @@ async def test_an_answer_to_a_lock_that_is_none_ends_no_renewals(
         while not await renewals.get():
             pass
     assert "gave no locks of queues" in caplog.text
+
+
+async def test_a_send_that_is_tried_again_always_has_an_end(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a name server or a broker answered could leave who waits for it waiting for ever."""
+
+    async def fail(self: Producer, topic: str) -> None:
+        raise BodyError("a route that is no JSON")
+
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+        mq.faults.disconnect()
+        with monkeypatch.context() as patched:
+            patched.setattr(Producer, "_publish_info", fail)
+            with pytest.raises(BodyError):
+                await asyncio.wait_for(await producer.send_async(Message("T", b"x")), 100)
+        await producer.send(Message("T", b"x"))
+        mq.faults.refuse(response_code=ResponseCode.GO_AWAY)
+        future = await producer.send_async(Message("T", b"x"))
+        instance, producer._instance = producer._instance, None  # as after shutdown
+        with pytest.raises(MQBrokerError):
+            await asyncio.wait_for(future, 100)
+        producer._instance = instance
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_message_that_cannot_be_given_back_is_consumed_again(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """Its queue stood still for ever after an answer that was none."""
+    calls = 0
+    again = asyncio.Event()
+
+    async def listener(message: MessageExt) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            again.set()
+        else:
+            raise RuntimeError("once")
+
+    async def fail(*arguments: Any, **named: Any) -> None:
+        raise BodyError("a route that is no JSON")
+
+    monkeypatch.setattr(push_module, "SEND_BACK_RETRY_S", 0.0)
+    monkeypatch.setattr(push_module, "send_message_back", fail)
+    monkeypatch.setattr(push_module, "send_to_retry_topic", fail)
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"x"))
+    async with PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, listener=listener, orderly=orderly,
+        max_reconsume_times=0, suspend_current_queue_time_ms=10,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ):  # fmt: skip
+        await asyncio.wait_for(again.wait(), 100)
+    assert mq.lag("g", "T") == 0
 
 
 async def test_offsets_are_not_committed_after_shutdown(mq: EmbeddedBroker) -> None:

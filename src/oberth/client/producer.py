@@ -45,9 +45,9 @@ from oberth.client.route import TopicPublishInfo
 from oberth.client.selectors import MessageQueueSelector, select_by_hash
 from oberth.client.send_frames import SendTemplate
 from oberth.errors import (
-    ClientError,
     MQBrokerError,
     MQClientError,
+    OberthError,
     RemoteProtocolError,
     RemotingError,
     RemotingTimeoutError,
@@ -109,8 +109,9 @@ class _PendingSend(msgspec.Struct):
                 else:
                     future.set_result(result)
                 return
-            if response.code == ResponseCode.GO_AWAY:
-                producer._instance_or_raise().remoting.leave(self.addr, self.channel)
+            instance = producer._instance  # None: the producer was shut down meanwhile
+            if response.code == ResponseCode.GO_AWAY and instance is not None:
+                instance.remoting.leave(self.addr, self.channel)
             error = MQBrokerError(response.code, response.remark or "", self.addr)
         assert error is not None
         if is_route_doubtful(error):
@@ -460,7 +461,7 @@ class Producer(Preparing, BackPressure, ClientService):
                 return
             try:
                 await asyncio.shield(task)
-            except (RemotingError, ClientError) as also:
+            except OberthError as also:
                 _LOG.info("the route of topic %s could not be asked for: %s", topic, also)
 
     def _doubt_route(self, topic: str) -> None:
@@ -662,7 +663,10 @@ class Producer(Preparing, BackPressure, ClientService):
                 queue = self._select_queue(info, last_broker)
                 last_broker = queue.broker_name
                 result = await (await self._post(outgoing, queue, rest_s))
-            except (RemotingError, ClientError) as error:
+            except asyncio.CancelledError:
+                future.cancel()
+                raise
+            except Exception as error:  # noqa: BLE001 - whoever waits for the future gets it
                 failure = error
                 if not is_async_send_retryable(error):
                     break

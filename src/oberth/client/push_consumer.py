@@ -62,7 +62,7 @@ from oberth.client.retry import (
 )
 from oberth.client.send_back import send_message_back, send_to_retry_topic
 from oberth.client.subscriptions import MessageSelector, build_subscription_data, check_listener
-from oberth.errors import ClientError, MQBrokerError, MQClientError, OberthError, RemotingError
+from oberth.errors import MQBrokerError, MQClientError, OberthError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.remoting.bodies.base import MessageQueue
@@ -657,7 +657,7 @@ class PushConsumer(GroupConsumer):
                     delay_level=delay_level,
                     max_reconsume_times=self.max_reconsume_times,
                 )
-            except (RemotingError, ClientError) as error:
+            except Exception as error:  # noqa: BLE001 - the message is still ours
                 _LOG.warning(
                     "%s: message %s could not be sent back and is consumed here again: %s",
                     self.group,
@@ -714,7 +714,7 @@ class PushConsumer(GroupConsumer):
                     max_reconsume_times=limit,
                 )
                 process_queue.remove([kept.pop(0)])
-        except (RemotingError, ClientError) as error:
+        except Exception as error:  # noqa: BLE001 - the messages are still ours
             _LOG.warning(
                 "%s: message %s could not become a dead letter, it is tried again: %s",
                 self.group,
