@@ -400,6 +400,41 @@ async def test_broadcasting_keeps_offsets_in_a_file(mq: EmbeddedBroker, tmp_path
     assert mq.offsets("g", "T") == {}
 
 
+async def test_broadcasting_a_queue_that_comes_back_goes_on_where_it_was(
+    mq: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that left the route for a moment: its backlog was skipped."""
+    await fill(mq, "T", [b"%d" % n for n in range(8)])
+    gate = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        await gate.wait()
+
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=handle, message_model=MessageModel.BROADCASTING,
+        config=ClientConfig(namesrv_addr=mq.namesrv_addr, client_ip="127.0.0.1"),
+        offset_store_dir=str(tmp_path), consume_from_where=FIRST,
+    ) as consumer:  # fmt: skip
+        await mq.wait_until(
+            lambda: [each.process_queue.count for each in consumer.assigned.values()] == [2] * 4
+        )
+        consumer.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        queues = sorted(consumer.assigned)
+
+        async def fewer(self: ClientInstance, topic: str) -> list[MessageQueue]:
+            return queues[1:]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientInstance, "subscribe_queues", fewer)
+            await consumer.do_rebalance()
+        assert of_topic(consumer, "T") == [1, 2, 3]
+        await consumer.do_rebalance()
+        back = consumer.assigned[queues[0]].process_queue
+        await mq.wait_until(lambda: back.count == 2)
+        assert back.commit_offset == 0
+        gate.set()
+
+
 async def test_rebalance_moves_queues_without_loss_or_repeats(mq: EmbeddedBroker) -> None:
     seen: list[bytes] = []
 

@@ -545,7 +545,7 @@ class GroupConsumer(ClientService):
         await self._commit_last(unlocked)
         for queue in unlocked:
             self.assigned.pop(queue, None)
-            store.table.remove(queue)
+            store.forget(queue)
             _LOG.info("%s: this member gave %s up", self.group, queue)
         if self.TAKES_LOCKS and unlocked and self.message_model is MessageModel.CLUSTERING:
             await self.unlock_queues(unlocked)

@@ -99,6 +99,9 @@ class OffsetStore(Protocol):
             MQClientError: only with ``wait``: some is not kept.
         """
 
+    def forget(self, queue: MessageQueue) -> None:
+        """A queue is no longer ours; it may come back."""
+
 
 class RemoteBrokerOffsetStore:
     """Offsets at the brokers.
@@ -157,6 +160,10 @@ class RemoteBrokerOffsetStore:
                 f"{len(failed)} of {len(changed)} offsets are not committed, "
                 f"among them that of {queue}: {error}"
             ) from error
+
+    def forget(self, queue: MessageQueue) -> None:
+        """See ``OffsetStore``; the broker is asked when it comes back, as others had it."""
+        self.table.remove(queue)
 
     def _start(self, queue: MessageQueue, offset: int) -> asyncio.Task[Exception | None]:
         task = asyncio.create_task(self._send(queue, offset))
@@ -231,6 +238,9 @@ class LocalFileOffsetStore:
             _LOG.warning("%s: the offsets are not kept: %s", self.path, error)
             if wait:
                 raise MQClientError(f"{self.path}: the offsets are not kept: {error}") from error
+
+    def forget(self, queue: MessageQueue) -> None:
+        """See ``OffsetStore``; nothing is forgotten, as nobody else keeps it."""
 
     def _write_file(self, data: bytes) -> None:
         """The file is the old or the new one at every moment, and never a part of it."""
