@@ -28,6 +28,8 @@ from oberth.client.consume_service import ConsumeJob, ConsumeService
 from oberth.client.group_consumer import AssignedQueue
 from oberth.client.instance import ClientInstance
 from oberth.client.process_queue import ProcessQueue
+from oberth.client.pulling import update_consumer_offset
+from oberth.client.rebalance import allocate_average
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.bodies.clients import HeartbeatData
 from oberth.remoting.bodies.pop import SetMessageRequestModeRequestBody
@@ -674,6 +676,123 @@ async def test_a_slow_listener_loses_its_message(mq: EmbeddedBroker) -> None:
         await mq.wait_consumed("g", "T")
         gate.set()
     assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+
+
+async def test_a_commit_meanwhile_does_not_undo_a_reset(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the reset was committed, the clock's commit noted the old offset again."""
+    await fill(mq, "T", [b"%d" % n for n in range(8)])
+    seen = Seen()
+    under_way, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(instance: Any, group: str, queue: MessageQueue, offset: int) -> None:
+        if queue.topic == "T" and offset == 0:
+            under_way.set()
+            await gate.wait()
+        await update_consumer_offset(instance, group, queue, offset)
+
+    monkeypatch.setattr("oberth.client.group_consumer.update_consumer_offset", slow)
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=seen, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ) as consumer:
+        await mq.wait_until(lambda: len(seen.bodies) == 8)
+        await consumer.persist_offsets(wait=True)
+        assert mq.lag("g", "T") == 0
+        consumer.suspend()  # nothing new is done
+        queues = [queue for queue in consumer.assigned if queue.topic == "T"]
+        reset = asyncio.create_task(consumer.reset_offsets("T", dict.fromkeys(queues, 0)))
+        await under_way.wait()
+        status = consumer.consumer_status("T")
+        await consumer.persist_offsets()
+        gate.set()
+        await reset
+        assert status == dict.fromkeys(queues, 0)
+        await consumer.persist_offsets(wait=True)
+        assert mq.offsets("g", "T") == dict.fromkeys(range(4), 0)
+
+
+class OneAtATime:
+    """A listener that waits, and how many calls of it run at once."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.running = self.most = 0
+        self.gate = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> None:
+        self.bodies.append(message.body)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.gate.wait()
+        self.running -= 1
+
+
+async def one_queue(mq: EmbeddedBroker, count: int) -> None:
+    async with Producer("p", namesrv_addr=mq.namesrv_addr, default_topic_queue_nums=1) as producer:
+        for n in range(count):
+            await producer.send(Message("T", b"%d" % n))
+
+
+async def test_in_order_a_reset_waits_for_the_listener(mq: EmbeddedBroker) -> None:
+    """A listener that took longer than a moment ran beside the next one for the same queue."""
+    await one_queue(mq, 3)
+    listener = OneAtATime()
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=listener, orderly=True, config=quick(mq), consume_from_where=FIRST
+    ) as consumer:
+        await mq.wait_until(lambda: listener.running == 1)
+        (queue,) = (queue for queue in consumer.assigned if queue.topic == "T")
+        for offset in (1, 2):
+            await consumer.reset_offsets("T", {queue: offset})
+            assert not await consumer.do_rebalance()
+        assert mq.offsets("g", "T") == {0: 2}
+        assert listener.bodies == [b"0"]
+        listener.gate.set()
+        await mq.wait_until(lambda: listener.bodies == [b"0", b"2"])
+        # An idle queue goes on at once, with its lock as it was.
+        before = consumer.assigned[queue].process_queue
+        await mq.wait_until(lambda: before.commit_offset == 3)
+        before.last_lock_ms -= 1
+        await consumer.reset_offsets("T", {queue: 0})
+        after = consumer.assigned[queue].process_queue
+        assert after is not before
+        assert (after.locked, after.last_lock_ms) == (True, before.last_lock_ms)
+        await mq.wait_until(lambda: listener.bodies == [b"0", b"2", b"0", b"1", b"2"])
+    assert listener.most == 1
+    assert mq.lag("g", "T") == 0
+
+
+async def test_in_order_a_queue_that_comes_back_before_it_was_given_up_is_pulled(
+    mq: EmbeddedBroker,
+) -> None:
+    """It stood still for two minutes, until its pull counted as lost."""
+    await one_queue(mq, 1)
+    listener = OneAtATime()
+
+    class Strategy:
+        name = "MINE"
+        has_any = True
+
+        def allocate(self, group: str, *arguments: Any) -> list[MessageQueue]:
+            return allocate_average(*arguments) if self.has_any else []
+
+    strategy = Strategy()
+    async with PushConsumer(
+        "g", {"T": "*"}, listener=listener, orderly=True, config=quick(mq),
+        consume_from_where=FIRST, allocate_strategy=strategy,
+    ) as consumer:  # fmt: skip
+        await mq.wait_until(lambda: listener.running == 1)
+        strategy.has_any = False
+        assert not await consumer.do_rebalance()
+        strategy.has_any = True
+        assert not await consumer.do_rebalance()
+        listener.gate.set()
+        await consumer.do_rebalance()
+        await one_queue(mq, 1)
+        await mq.wait_until(lambda: len(listener.bodies) == 2)
+    assert listener.most == 1
+    assert mq.lag("g", "T") == 0
 
 
 class Verdicts:

@@ -87,6 +87,7 @@ class AssignedQueue:
     Attributes:
         busy: orderly: whether a listener has its messages.
         in_ready: whether it stands in line for a listener.
+        is_reset: whether the group goes on elsewhere in it: what was done with it says nothing.
         pull_from: the replica that the broker suggested.
     """
 
@@ -94,6 +95,7 @@ class AssignedQueue:
         "busy",
         "idle",
         "in_ready",
+        "is_reset",
         "process_queue",
         "pull_from",
         "queue",
@@ -109,6 +111,7 @@ class AssignedQueue:
         self.idle: asyncio.Future[None] | None = None
         self.busy = False
         self.in_ready = False
+        self.is_reset = False
         self.pull_from = 0
 
     @property
@@ -358,7 +361,7 @@ class GroupConsumer(ClientService):
 
     def _note_progress(self, assigned: AssignedQueue) -> None:
         offset = assigned.process_queue.commit_offset
-        if offset >= 0 and self._offsets is not None:
+        if offset >= 0 and not assigned.is_reset and self._offsets is not None:
             self._offsets.table.update(assigned.queue, offset, increase_only=True)
 
     async def _fetch_offset(self, queue: MessageQueue) -> int | None:
@@ -479,6 +482,8 @@ class GroupConsumer(ClientService):
                 continue
             if queue not in wanted:
                 gone.append(queue)
+            elif assigned.is_gone:
+                gone.append(queue)  # it was wanted elsewhere, or was reset, while a listener ran
             elif self._is_stuck(assigned, now_ms):
                 _LOG.warning("%s: the pull of %s is lost, starting anew", self.group, queue)
                 gone.append(queue)
@@ -512,11 +517,18 @@ class GroupConsumer(ClientService):
     def _is_stuck(self, assigned: AssignedQueue, now_ms: int) -> bool:
         return assigned.process_queue.is_pull_expired(now_ms)
 
-    def _take(self, queue: MessageQueue, start: int) -> AssignedQueue:
-        process_queue = ProcessQueue(start, self._running().now_ms())
-        if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
+    def _take(
+        self, queue: MessageQueue, start: int, before: ProcessQueue | None = None
+    ) -> AssignedQueue:
+        """A queue is ours from an offset on; ``before``: it was ours, with the lock as it is."""
+        now_ms = self._running().now_ms()
+        process_queue = ProcessQueue(start, now_ms)
+        if before is not None:
+            process_queue.locked = before.locked
+            process_queue.last_lock_ms = before.last_lock_ms
+        elif self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
             process_queue.locked = True
-            process_queue.last_lock_ms = self._running().now_ms()
+            process_queue.last_lock_ms = now_ms
         assigned = AssignedQueue(queue, process_queue)
         self.assigned[queue] = assigned
         _LOG.info("%s: this member takes %s from offset %d on", self.group, queue, start)
@@ -592,19 +604,26 @@ class GroupConsumer(ClientService):
             await self._restart_at({queue: offsets[queue] for queue in queues})
 
     async def _restart_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Queues that are ours go on at other offsets, which are committed."""
+        """Queues that are ours go on at other offsets, which are committed.
+
+        In order, a queue whose listener still runs goes on when that has returned: the rebalance
+        takes it anew.
+        """
         given = [self.assigned[queue] for queue in offsets if queue in self.assigned]
         for assigned in given:
             assigned.process_queue.drop()
             self._stop_queue(assigned)
-        await asyncio.gather(*(assigned.wait_idle(REVOKE_GRACE_S) for assigned in given))
+        idle = await asyncio.gather(*(assigned.wait_idle(REVOKE_GRACE_S) for assigned in given))
         store = self._store()
         for assigned in given:
+            assigned.is_reset = True
             store.table.update(assigned.queue, offsets[assigned.queue], increase_only=False)
         await self._commit_last([assigned.queue for assigned in given])
-        for assigned in given:
-            if self.assigned.get(assigned.queue) is assigned:
-                self._take(assigned.queue, offsets[assigned.queue])
+        for assigned, is_idle in zip(given, idle, strict=True):
+            if self.TAKES_LOCKS and not is_idle:
+                self._running().rebalance_soon()
+            elif self.assigned.get(assigned.queue) is assigned:
+                self._take(assigned.queue, offsets[assigned.queue], assigned.process_queue)
 
     # Locks
 
