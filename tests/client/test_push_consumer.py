@@ -28,7 +28,7 @@ from oberth.client.consume_service import ConsumeJob, ConsumeService
 from oberth.client.group_consumer import AssignedQueue
 from oberth.client.instance import ClientInstance
 from oberth.client.process_queue import ProcessQueue
-from oberth.client.pulling import update_consumer_offset
+from oberth.client.pulling import PullResult, PullStatus, pull, update_consumer_offset
 from oberth.client.rebalance import allocate_average
 from oberth.errors import MQBrokerError, MQClientError
 from oberth.remoting.bodies.clients import HeartbeatData
@@ -793,6 +793,46 @@ async def test_in_order_a_queue_that_comes_back_before_it_was_given_up_is_pulled
         await mq.wait_until(lambda: len(listener.bodies) == 2)
     assert listener.most == 1
     assert mq.lag("g", "T") == 0
+
+
+async def test_what_is_in_hand_when_a_broker_loses_the_end_of_a_queue_is_not_skipped(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that the broker still had and no listener had seen were committed."""
+    async with Producer("p", namesrv_addr=mq.namesrv_addr, default_topic_queue_nums=1) as producer:
+        for n in range(10):
+            await producer.send(Message("T", b"%d" % n))
+    starts: list[int] = []
+
+    class Noting(PushConsumer):
+        def _start_queue(self, assigned: AssignedQueue) -> None:
+            if assigned.queue.topic == "T":
+                starts.append(assigned.process_queue.next_offset)
+            super()._start_queue(assigned)
+
+    async def lost(instance: Any, template: Any, offset: int, **named: Any) -> PullResult:
+        if offset == 10:
+            return PullResult(PullStatus.OFFSET_ILLEGAL, ends_at, 0, queue_ends_at)
+        return await pull(instance, template, offset, **named)
+
+    gate = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr("oberth.client.push_consumer.pull", lost)
+    ends_at = queue_ends_at = 5
+    async with Noting(
+        "g", {"T": "*"}, listener=handle, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+    ) as consumer:
+        await mq.wait_until(lambda: len(starts) == 2)
+        assert starts[:2] == [0, 0]
+        # A reset says where to go on, also past what is in hand.
+        queue_ends_at = 10
+        await mq.wait_until(lambda: starts[-1] == 5)
+        await consumer.persist_offsets(wait=True)
+        assert mq.offsets("g", "T")[0] >= 5
+        gate.set()
 
 
 class Verdicts:

@@ -603,11 +603,18 @@ class GroupConsumer(ClientService):
             queues = [queue for queue in offsets if queue.topic == topic and queue in self.assigned]
             await self._restart_at({queue: offsets[queue] for queue in queues})
 
-    async def _restart_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _restart_at(
+        self, offsets: Mapping[MessageQueue, int], *, undone_from: int | None = None
+    ) -> None:
         """Queues that are ours go on at other offsets, which are committed.
 
         In order, a queue whose listener still runs goes on when that has returned: the rebalance
         takes it anew.
+
+        Args:
+            offsets: where to go on.
+            undone_from: None: just there. Else the broker has lost the end of the queue: what is in
+                hand from this offset on is not skipped.
         """
         given = [self.assigned[queue] for queue in offsets if queue in self.assigned]
         for assigned in given:
@@ -615,15 +622,19 @@ class GroupConsumer(ClientService):
             self._stop_queue(assigned)
         idle = await asyncio.gather(*(assigned.wait_idle(REVOKE_GRACE_S) for assigned in given))
         store = self._store()
+        starts = dict(offsets)
         for assigned in given:
+            undone = assigned.process_queue.commit_offset
+            if undone_from is not None and undone >= 0:
+                starts[assigned.queue] = min(offsets[assigned.queue], max(undone, undone_from))
             assigned.is_reset = True
-            store.table.update(assigned.queue, offsets[assigned.queue], increase_only=False)
+            store.table.update(assigned.queue, starts[assigned.queue], increase_only=False)
         await self._commit_last([assigned.queue for assigned in given])
         for assigned, is_idle in zip(given, idle, strict=True):
             if self.TAKES_LOCKS and not is_idle:
                 self._running().rebalance_soon()
             elif self.assigned.get(assigned.queue) is assigned:
-                self._take(assigned.queue, offsets[assigned.queue], assigned.process_queue)
+                self._take(assigned.queue, starts[assigned.queue], assigned.process_queue)
 
     # Locks
 

@@ -235,12 +235,14 @@ class PullConsumer(GroupConsumer):
             self._done.pop(queue, None)
         return await super()._revoke(queues)
 
-    async def _restart_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _restart_at(
+        self, offsets: Mapping[MessageQueue, int], *, undone_from: int | None = None
+    ) -> None:
         """See ``GroupConsumer``; what was given out before says nothing any more."""
         for queue, offset in offsets.items():
             if queue in self.assigned:
                 self._handed_out[queue] = self._done[queue] = offset
-        await super()._restart_at(offsets)
+        await super()._restart_at(offsets, undone_from=undone_from)
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
         queue, process_queue = assigned.queue, assigned.process_queue

@@ -450,7 +450,12 @@ class PushConsumer(GroupConsumer):
                 return
             if is_illegal:
                 # Its own task: restarting the queue ends this one.
-                self._spawn(self._go_on_at(assigned, result.next_begin_offset))
+                is_lost = asked_at > result.max_offset
+                self._spawn(
+                    self._go_on_at(
+                        assigned, result.next_begin_offset, result.min_offset if is_lost else None
+                    )
+                )
                 return
             assigned.pull_from = result.suggested_broker_id
             if result.messages:
@@ -510,16 +515,19 @@ class PushConsumer(GroupConsumer):
         with contextlib.suppress(OberthError):
             await instance.update_route(topic)
 
-    async def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
-        """The broker does not have the offset: it was reset, or the messages are deleted."""
+    async def _go_on_at(
+        self, assigned: AssignedQueue, offset: int, undone_from: int | None
+    ) -> None:
+        """The broker does not have the offset: it was reset, or messages are deleted or lost."""
         async with self._rebalance_lock:
-            if self.assigned.get(assigned.queue) is not assigned or self._closing:
+            is_ours = self.assigned.get(assigned.queue) is assigned and not assigned.is_gone
+            if not is_ours or self._closing:
                 return
             _LOG.warning(
                 "%s: %s has no offset %d, going on at %d",
                 self.group, assigned.queue, assigned.process_queue.next_offset, offset,
             )  # fmt: skip
-            await self._restart_at({assigned.queue: offset})
+            await self._restart_at({assigned.queue: offset}, undone_from=undone_from)
 
     def _is_full(self, assigned: AssignedQueue) -> bool:
         process_queue = assigned.process_queue
