@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from oberth.client.pop_consumer import (
     real_topic,
     retry_flag_of,
 )
-from oberth.errors import MQClientError, RemoteProtocolError
+from oberth.errors import MQClientError, RemoteProtocolError, RemotingConnectError
 from oberth.remoting.code import RequestCode
 from oberth.remoting.headers.pop import PopMessageResponseHeader
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -133,6 +135,71 @@ async def test_a_loop_acknowledges_what_was_not_settled_by_hand(mq: EmbeddedBrok
     # One by hand, one by the loop; the message in hand when the loop was left is not acknowledged.
     assert acks.hits == 2
     assert taken == [b"0", b"1", b"2"]
+
+
+async def popping(mq: EmbeddedBroker, count: int) -> PopConsumer:
+    """A consumer whose one broker has some messages in one queue."""
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.fetch_publish_message_queues("T")
+        await producer.send_batch([Message("T", b"%d" % n) for n in range(count)])
+    return PopConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, await_duration_ms=500)
+
+
+async def test_nothing_is_handed_out_after_shutdown(mq: EmbeddedBroker) -> None:
+    """The messages that came with the one in hand were, and nobody could acknowledge them."""
+    taken = []
+    async with await popping(mq, 5) as consumer:
+        async for each in consumer:
+            taken.append(each.body)
+            await consumer.shutdown()
+    assert taken == [b"0"]
+
+
+async def test_messages_that_are_hidden_no_longer_are_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others have them by then, and the broker takes their acknowledgement all the same."""
+    answers = [[message("T", 0, n) for n in range(5)], [message("T", 0, 9)]]
+    now_s, acknowledged = 0.0, []
+
+    async def receive() -> list[MessageExt]:
+        return answers.pop(0)
+
+    async def ack(each: MessageExt) -> None:
+        acknowledged.append(each.queue_offset)
+
+    monkeypatch.setattr("oberth.client.pop_consumer.monotonic", lambda: now_s)
+    consumer = PopConsumer("g", {"T": "*"})
+    monkeypatch.setattr(consumer, "receive", receive)
+    monkeypatch.setattr(consumer, "ack", ack)
+    taken = []
+    async for each in consumer:
+        taken.append(each.queue_offset)
+        if not answers:
+            break
+        now_s += consumer.invisible_duration_ms / 1000 / 2
+    assert taken == [0, 1, 2, 9]
+    assert acknowledged == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [RemotingConnectError("no"), asyncio.CancelledError()])
+async def test_a_start_that_fails_leaves_nothing(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    consumer = await popping(mq, 1)
+
+    async def fail(self: ClientInstance, topic: str) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientInstance, "update_route", fail)
+        with pytest.raises(type(error)):
+            await consumer.start()
+    with pytest.raises(MQClientError, match="not started"):
+        await consumer.receive()
+    assert not ClientInstance._instances.get(asyncio.get_running_loop())
+    async with consumer:
+        assert [each.body for each in await consumer.receive()] == [b"0"]
 
 
 class Asked(Exception):

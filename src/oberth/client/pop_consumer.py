@@ -18,6 +18,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final
 
 from oberth.client.config import ClientConfig, client_config
@@ -282,13 +283,26 @@ class PopConsumer(ClientService):
             self.subscribe(topic, expression)
 
     async def start(self) -> None:
-        """Join the group."""
-        if self._instance is None:
-            self._closing = False
-            self._instance = await ClientInstance.acquire(self.config, consumer=self)
-            for topic in self._subscriptions:
-                await self._instance.update_route(topic)
-            await self._instance.send_heartbeats()
+        """Join the group.
+
+        Raises:
+            MQClientError: the same group is started twice with one instance name.
+            RemotingError: no name server answered; it may be called again.
+        """
+        if self._instance is not None:
+            return
+        self._closing = False
+        instance = await ClientInstance.acquire(self.config, consumer=self)
+        self._instance = instance
+        try:
+            for topic in list(self._subscriptions):
+                await instance.update_route(topic)
+            await instance.send_heartbeats()
+        except BaseException:
+            if self._instance is instance:  # else it was shut down meanwhile
+                self._instance = None
+                await instance.release(consumer=self)
+            raise
 
     async def shutdown(self) -> None:
         """Leave the group; messages that are not acknowledged come again."""
@@ -493,7 +507,8 @@ class PopConsumer(ClientService):
         """Messages as they come; asking for the next one acknowledges the last.
 
         A message that was acknowledged or postponed by hand is left as it is. Leaving the loop
-        leaves the last message to its hidden time.
+        leaves the last message to its hidden time. What was received and is hidden no longer, as
+        others took so long, is not handed out: the broker hands it out again.
         """
         loop = asyncio.get_running_loop()
         idle = IdlePulls()
@@ -512,7 +527,10 @@ class PopConsumer(ClientService):
             rest_s = idle.rest_after(loop.time() - asked_s, got_on=bool(messages))
             if rest_s:
                 await asyncio.sleep(rest_s)
-            for message in messages:
+            received_s = monotonic()
+            for number, message in enumerate(messages):
+                if not self._may_hand_out(received_s, len(messages) - number):
+                    break
                 self._in_hand.add(id(message))
                 try:
                     yield message
@@ -521,6 +539,17 @@ class PopConsumer(ClientService):
                             await self.ack(message)
                 finally:
                     self._in_hand.discard(id(message))
+
+    def _may_hand_out(self, received_s: float, count: int) -> bool:
+        """Whether a loop gets the last ``count`` messages of an answer still."""
+        hidden_s = self.invisible_duration_ms / 1000
+        is_late = monotonic() - received_s > hidden_s
+        if is_late and not self._closing:
+            _LOG.warning(
+                "%s: %d messages are hidden no longer and come again: those before them took more "
+                "than %g s", self.group, count, hidden_s,
+            )  # fmt: skip
+        return not is_late and not self._closing
 
     # Called by the instance
 
