@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from oberth.client import (
     group_consumer,
 )
 from oberth.client.instance import ClientInstance
-from oberth.client.pulling import update_consumer_offset
+from oberth.client.pulling import PullResult, PullStatus, pull, update_consumer_offset
 from oberth.errors import MQClientError, RemotingTimeoutError
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -85,6 +86,42 @@ async def test_a_commit_that_failed_says_so(
         assert 0 < mq.lag("g", "T") < 21
         await consumer.commit()
         assert mq.lag("g", "T") == 0
+
+
+async def test_a_queue_that_ends_earlier_than_before_is_read_on(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker lost its last messages, or the group was reset: what came next was left out."""
+    await fill(mq, 40)
+    moves = asyncio.Event()
+
+    async def moved(instance: Any, template: Any, offset: int, **named: Any) -> PullResult:
+        if offset == 10:
+            await moves.wait()
+            moves.clear()
+            return PullResult(PullStatus.OFFSET_ILLEGAL, 7, 0, 10)
+        return await pull(instance, template, offset, **named)
+
+    monkeypatch.setattr("oberth.client.pull_consumer.pull", moved)
+    async with PullConsumer(
+        "g", namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST, auto_commit=False
+    ) as consumer:
+        queues = await consumer.fetch_message_queues("T")
+        await consumer.assign(queues[:1])
+        bodies = [message.body for message in mq.messages("T", 0)]
+        assert await take(consumer, 10) == bodies
+        moves.set()
+        assert await take(consumer, 3) == bodies[7:]
+        # The same with messages that were not given out yet.
+        await consumer.seek(queues[0], 0)
+        held = consumer.assigned[queues[0]].process_queue
+        await mq.wait_until(lambda: held.next_offset == 10)
+        moves.set()
+        await mq.wait_until(lambda: not moves.is_set() and held.next_offset == 10)
+        assert await take(consumer, 10) == bodies
+        assert (held.count, held.size) == (0, 0)
+        await consumer.commit()
+        assert mq.offsets("g", "T")[0] == 10
 
 
 async def test_assign_and_seek(mq: EmbeddedBroker) -> None:

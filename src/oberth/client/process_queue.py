@@ -108,6 +108,13 @@ class ProcessQueue:
         self._answered = True
         self.next_offset = next_offset
 
+    def end_at(self, offset: int) -> None:
+        """The queue ends at an offset now; what is held behind it is gone, and not consumed yet."""
+        self.pending = deque(each for each in self.pending if each.queue_offset < offset)
+        for each in [each for each in self.messages if each >= offset]:
+            self.size -= self.messages.pop(each).store_size
+        self._end_offset = min(self._end_offset, offset)
+
     def take(self, count: int) -> list[MessageExt]:
         """The first messages that no listener has; they count as being consumed."""
         pending = self.pending

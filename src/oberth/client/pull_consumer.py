@@ -298,6 +298,11 @@ class PullConsumer(GroupConsumer):
                     "%s: %s has no offset %d, going on at %d",
                     self.group, queue, process_queue.next_offset, result.next_begin_offset,
                 )  # fmt: skip
+                # Else what comes at offsets that were there before would count as a repeat.
+                process_queue.end_at(result.next_begin_offset)
+                for offsets in (self._handed_out, self._done):
+                    if queue in offsets:
+                        offsets[queue] = min(offsets[queue], result.next_begin_offset)
             if result.messages:
                 if self._namespace:
                     for message in result.messages:
