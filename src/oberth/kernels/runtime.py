@@ -11,7 +11,6 @@ Importing the extension takes 0.2 ms and no other package.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable
 from types import ModuleType
@@ -28,8 +27,9 @@ try:
 except ImportError:  # not built here, or for another Python
     _extension = None
 
-HASH_SEED: Final = int.from_bytes(os.urandom(8), "little")
-"""Where hashes of names begin in this process, see ``spread_hash`` in columns.py and checks.h."""
+HASH_SEED: Final = hash("a secret of this process") & 2**64 - 1
+"""Where hashes of names begin in this process, see ``spread_hash`` in columns.py and checks.h.
+Python begins its own hashes of text at a secret."""
 if _extension is not None:
     _extension.set_hash_seed(HASH_SEED)
 
