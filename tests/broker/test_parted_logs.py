@@ -270,6 +270,25 @@ async def test_a_slave_that_is_ahead_confirms_nothing_to_a_master_that_goes_on_m
             assert acked == []
 
 
+async def test_a_slave_whose_rest_the_master_has_deleted_dials_and_both_say_so(
+    tmp_path: Path, name_server: NameServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was away for longer than messages are kept: it is behind, not ahead."""
+    common = await copies(tmp_path, only_slave=0)
+    async with make(tmp_path / "master", name_server) as master:
+        log = master.parts.store.commit_log
+        while len(log.queue.segments) < 4:
+            put(master, b"x" * 1000, 50)
+        while log.min_offset <= common:
+            assert log.queue.remove_first(0)
+        async with make(tmp_path / "slave", name_server, **SLAVE) as slave:
+            found = slave.services.comparison
+            await until(lambda: f"replica: it is at {common}, this log goes from" in caplog.text)
+            await until(lambda: "closed before anything came" in caplog.text)
+            assert f"that of {master.address} begins behind it, at {log.min_offset}" in found.said
+            assert (found.ahead_bytes, end(slave)) == (0, common)
+
+
 async def test_a_slave_that_parts_while_it_follows_lets_go_until_that_is_mended(
     tmp_path: Path, name_server: NameServer
 ) -> None:

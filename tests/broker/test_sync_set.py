@@ -236,6 +236,20 @@ def test_a_lost_question_is_forgotten_though_it_is_asked_again_and_refused() -> 
     assert slaves.set.has(100)
 
 
+def test_an_answer_that_changes_nothing_ends_the_question() -> None:
+    slaves = Slaves(1, 2)
+    slaves.end = 100
+    slaves.set.on_close(2, "none")
+    slaves.report(2, 100)
+    slaves.set.on_close(2, "c2")
+    slaves.ask()
+    slaves.set.answered([1, 2], 5, slaves.now)
+    assert slaves.wanted() == {1}
+    slaves.ask()
+    slaves.set.answered([1], 6, slaves.now)
+    assert slaves.set.has(100)
+
+
 def test_one_that_is_refused_keeps_nobody_from_leaving() -> None:
     """It follows its master, and the controller does not hear of it."""
     slaves = Slaves(1, 3)

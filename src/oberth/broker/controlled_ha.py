@@ -274,6 +274,11 @@ class ControlledHAService(HAService):
         self._table.wait(end, 0, deadline, done)
         return None
 
+    def _may_take_over(self, replica: Replica) -> bool:
+        """See HAService: not who reads the log only, as comparisons do."""
+        hello = self._table.hellos.get(replica)
+        return hello is None or not hello.is_learner
+
     async def settle(self) -> None:
         """Takes no more messages, and waits a moment until the replicas have those it took.
 
@@ -451,14 +456,14 @@ class ControlledHAService(HAService):
             sync_set.refused(_loop_ms())
             self._role.keeper.look_soon()
             self._ask_at_ms = _loop_ms() + ASK_AGAIN_MS
-        except OberthError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may have been made
             _LOG.warning(
                 "the set of replicas in sync could not become %s: %s", sorted(wanted), error
             )
             sync_set.unanswered()
             self._ask_at_ms = _loop_ms() + ASK_AGAIN_MS
         else:
-            sync_set.known(found.sync_state_set or (), found.sync_state_set_epoch, _loop_ms())
+            sync_set.answered(found.sync_state_set or (), found.sync_state_set_epoch, _loop_ms())
             _LOG.warning("the set of replicas in sync is now %s", sorted(sync_set.members))
         self._set_changed()
 

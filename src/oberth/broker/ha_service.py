@@ -325,8 +325,15 @@ class HAService:
         """Whether a slave at an address is not as far as what it asked for, or has not said so."""
         host, acked = untold.channel.remote.host, self.replicas.acked
         return any(
-            acked.get(each, -1) < untold.end and each.address.host == host for each in self._served
+            acked.get(each, -1) < untold.end and each.address.host == host
+            for each in self._served
+            if self._may_take_over(each)
         )
+
+    def _may_take_over(self, replica: Replica) -> bool:
+        """Whether a peer on the HA port may become the master some day."""
+        del replica
+        return True
 
     def _tell(self, now_s: float) -> None:
         untold, self._untold = self._untold, []

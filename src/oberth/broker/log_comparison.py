@@ -448,11 +448,16 @@ class LogComparison:
         address = self._ha.master_address
         if address is None or self._store.damaged_from is not None:
             return
-        if address != self.compared_with:
-            self.compared_with, self.equal_to, self.differs_at = address, 0, None
+        self._begin_with(address)
         found = await self._compare(address, self.equal_to)
         if found is not None:
             self.equal_to = found.equal_to
+
+    def _begin_with(self, address: str) -> None:
+        """Forgets what was found at another master."""
+        if address != self.compared_with:
+            self.compared_with, self.equal_to, self.differs_at = address, 0, None
+            self.ahead_bytes = 0
 
     async def before_following(self) -> bool:
         """Compares the last 64 MiB of this log, and mends its end where a crash damaged that.
@@ -463,7 +468,7 @@ class LogComparison:
         """
         address, end = self._ha.master_address, self._end()
         if address is not None and end:
-            self.compared_with = address
+            self._begin_with(address)
             await self._compare(address, max(end - RANGE_BYTES_MAX, 0))
         if self._store.damaged_from is not None and self._ha.parted_at is None:
             await self._mend(self._store.damaged_from)
@@ -579,9 +584,14 @@ class LogComparison:
             return None
         self.differs_at = found.differs_at
         # The master was asked after this log's end was looked at: it has at least that.
-        self.ahead_bytes = end - found.equal_to if found.differs_at is None else 0
+        self.ahead_bytes = max(end - found.equal_to, 0) if found.differs_at is None else 0
         if found.differs_at is not None:
             self._say(f"differs from {address} at offset {found.differs_at}", logging.ERROR)
+        elif found.start > end:
+            self._say(
+                f"not compared: this log ends at {end}, that of {address} begins behind it, at "
+                f"{found.start}", logging.ERROR,
+            )  # fmt: skip
         elif self.ahead_bytes:
             self._say(
                 f"equal up to offset {found.equal_to}, where the log of {address} ends; this one "

@@ -209,6 +209,11 @@ class SyncSet:
         if not self._is_uncertain:
             self._asked = frozenset()
 
+    def answered(self, members: Iterable[int], epoch: int, now_ms: int) -> None:
+        """The controller has answered the question: these are the members."""
+        self._is_asking = self._is_uncertain = False
+        self.known(members, epoch, now_ms)
+
     def known(self, members: Iterable[int], epoch: int, now_ms: int) -> None:
         """The controller says who the members are."""
         if epoch < self.epoch:

@@ -291,19 +291,19 @@ def _place(name: bytes, number: int, slots: memoryview[int]) -> None:
 
 
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
-_LAST_MULTIPLIER: Final = 0xD6E8FEB86659FD93
+_LAST: Final = 0xD6E8FEB86659FD92
 _MASK_64: Final = 2**64 - 1
 
 
 def spread_hash(name: bytes) -> int:
     """The hash of the kernels' topic slots (compiled: ``spread_hash`` in checks.h)."""
     h = runtime.HASH_SEED ^ len(name)
+    factor = (runtime.HASH_SEED ^ _MULTIPLIER) | 1
     whole = len(name) & ~7
     for at in range(0, whole, 8):
-        h = (h ^ int.from_bytes(name[at : at + 8], "little")) * _MULTIPLIER & _MASK_64
-        h ^= h >> 32
-    for byte in name[whole:]:
-        h = (h ^ byte) * _MULTIPLIER & _MASK_64
-        h ^= h >> 32
-    h = h * _LAST_MULTIPLIER & _MASK_64
-    return (h ^ h >> 32) & 2**63 - 1
+        h = _fold((h ^ int.from_bytes(name[at : at + 8], "little")) * factor)
+    return _fold((h ^ int.from_bytes(name[whole:], "little")) * (factor ^ _LAST)) & 2**63 - 1
+
+
+def _fold(product: int) -> int:
+    return product >> 64 ^ product & _MASK_64

@@ -192,22 +192,34 @@ static uint32_t crc_before(uint32_t crc, int64_t size) {
     return crc_times(power, crc);
 }
 
-enum { MARKS = 4096 };
+enum { MARKS = 4096, MARK_DISTANCE = 4096, SINGLY_SUMMED_MAX = 8 << 20 };
 
-/* Sums of the bytes from the start of a search up to marks at equal distances. */
+/* Sums of the bytes from a place up to marks at equal distances. */
 typedef struct {
-    int64_t start;
+    int64_t origin;
     int64_t distance;
-    int64_t count; /* marks known so far; the first lies at the start */
+    int64_t count; /* marks known so far; the first lies at the origin */
     int64_t allowed; /* bytes that may still be summed up one body after the other */
     int64_t summed;
     uint32_t at[MARKS + 1];
 } Sums;
 
+/* Moves the marks so that a body lies between them. Bodies come in the order of their records: the
+   marks move once for half of their span. */
+static void reach(Sums *sums, int64_t start, int64_t size) {
+    int64_t origin = sums->origin;
+    if (origin >= 0 && start >= origin && start + size - origin < MARKS * sums->distance) return;
+    while (size > MARKS / 2 * sums->distance) sums->distance *= 2;
+    /* The body of a record behind this one may begin some bytes before this one's. */
+    sums->origin = max64(start - 64, 0);
+    sums->count = 0;
+}
+
 /* The CRC of a body, from the sums up to two marks and what lies before and behind them. */
 static uint32_t crc_between(Sums *sums, const uint8_t *data, int64_t start, int64_t size) {
-    int64_t first = (start - sums->start + sums->distance - 1) / sums->distance;
-    int64_t last = (start + size - sums->start) / sums->distance;
+    reach(sums, start, size);
+    int64_t first = (start - sums->origin + sums->distance - 1) / sums->distance;
+    int64_t last = (start + size - sums->origin) / sums->distance;
     if (last <= first) {
         sums->summed += size;
         return crc_32(data, start, size);
@@ -216,11 +228,11 @@ static uint32_t crc_between(Sums *sums, const uint8_t *data, int64_t start, int6
         int64_t n = sums->count;
         sums->at[n] = n == 0 ? 0
                              : crc_32_from(sums->at[n - 1], data,
-                                           sums->start + (n - 1) * sums->distance, sums->distance);
+                                           sums->origin + (n - 1) * sums->distance, sums->distance);
         if (n > 0) sums->summed += sums->distance;
     }
-    int64_t from = sums->start + first * sums->distance;
-    int64_t upto = sums->start + last * sums->distance;
+    int64_t from = sums->origin + first * sums->distance;
+    int64_t upto = sums->origin + last * sums->distance;
     int64_t rest = start + size - upto;
     sums->summed += from - start + rest;
     uint32_t between = sums->at[last] ^ crc_before(sums->at[first], upto - from);
@@ -229,8 +241,8 @@ static uint32_t crc_between(Sums *sums, const uint8_t *data, int64_t start, int6
 }
 
 /* As `body_crc_ok`, for one candidate of many. A body may be full of heads that look like records,
-   each with a body up to its end: once twice the bytes of the search were summed up, each costs
-   what lies between its ends and the next marks. */
+   each with a body up to its end: once as much was summed up as a few large bodies have, each
+   costs what lies between its ends and the next marks. */
 static bool candidate_crc_ok(Sums *sums, const uint8_t *data, int64_t position, int64_t body_at) {
     int64_t size = load_be32(data, body_at - BODY_LENGTH_BEFORE_BODY);
     if (size <= sums->allowed) {
@@ -255,8 +267,7 @@ int64_t kernel_find(int64_t *args) {
     bool own_position = args[FIND_OWN_POSITION];
     int64_t size_max = args[FIND_SIZE_MAX];
     bool check_crc = args[FIND_CHECK_CRC];
-    Sums sums = {.start = args[FIND_START], .allowed = 2 * (limit - args[FIND_START])};
-    sums.distance = max64((limit - sums.start + MARKS - 1) / MARKS, 4096);
+    Sums sums = {.origin = -1, .distance = MARK_DISTANCE, .allowed = SINGLY_SUMMED_MAX};
     const uint8_t first = MAGIC_V1 >> 24 & 0xFF;
     /* From here on positions are those of the magic. */
     int64_t position = args[FIND_START] + MAGIC_POSITION;

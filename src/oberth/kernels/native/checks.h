@@ -29,21 +29,27 @@ INLINE bool is_continuation(const uint8_t *data, int64_t position, int64_t end) 
 /* Where the hash of names begins: another number in each process, see `spread_hash`. */
 extern uint64_t hash_seed;
 
-/* A hash of bytes for tables of names: cheap. Names are chosen by peers, who must not know which of
-   them meet in one slot, so it begins at a secret. */
+/* Both halves of a product of 128 bits in one. */
+INLINE uint64_t fold_product(uint64_t one, uint64_t other) {
+    uint64_t one_low = one & UINT32_MAX, one_high = one >> 32;
+    uint64_t other_low = other & UINT32_MAX, other_high = other >> 32;
+    uint64_t low = one_low * other_low;
+    uint64_t cross = one_high * other_low + (low >> 32);
+    uint64_t middle = one_low * other_high + (cross & UINT32_MAX);
+    uint64_t high = one_high * other_high + (cross >> 32) + (middle >> 32);
+    return high ^ (middle << 32 | (low & UINT32_MAX));
+}
+
+/* A hash of bytes for tables of names. Names are chosen by peers, who must not know which of them
+   meet in one slot: it begins at a secret, which is a factor of each word's product, too. */
 INLINE int64_t spread_hash(const uint8_t *data, int64_t start, int64_t size) {
     uint64_t h = hash_seed ^ (uint64_t)size;
+    uint64_t factor = (hash_seed ^ UINT64_C(0x9E3779B97F4A7C15)) | 1;
     int64_t n = 0;
-    for (; size - n >= 8; n += 8) {
-        h = (h ^ load_le64(data, start + n)) * UINT64_C(0x9E3779B97F4A7C15);
-        h ^= h >> 32;
-    }
-    for (; n < size; n++) {
-        h = (h ^ data[start + n]) * UINT64_C(0x9E3779B97F4A7C15);
-        h ^= h >> 32;
-    }
-    h *= UINT64_C(0xD6E8FEB86659FD93);
-    return (int64_t)((h ^ h >> 32) & INT64_MAX);
+    for (; size - n >= 8; n += 8) h = fold_product(h ^ load_le64(data, start + n), factor);
+    uint64_t rest = 0;
+    for (int shift = 0; n < size; n++, shift += 8) rest |= (uint64_t)data[start + n] << shift;
+    return (int64_t)(fold_product(h ^ rest, factor ^ UINT64_C(0xD6E8FEB86659FD92)) & INT64_MAX);
 }
 
 /* Where the parts of a record lie. The properties end the record. */

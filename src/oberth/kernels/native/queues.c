@@ -349,6 +349,7 @@ int64_t kernel_queues(int64_t *args) {
     if (args[QUEUES_STOPS_AT_NEW] != 0) {
         stopped = meet_queues(args);
         if (stopped != QueueStop_DONE) return stopped;
+        args[QUEUES_STOPS_AT_NEW] = 0; /* when these rows are gone on with, all are known */
     }
     for (; row < args[QUEUES_ROWS]; row++) {
         if (!gets_unit(flags[row])) continue;
