@@ -9,6 +9,7 @@ Most of it needs no JVM; `test_spark_agrees` does the same in SQL.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -551,3 +552,26 @@ def test_spark_agrees(
         for name, old in before.items():
             spark.conf.set(name, old or "")
         everything.unpersist()
+
+
+@pytest.mark.parametrize("order", ["queue", "commitlog"])
+def test_a_tail_whose_beginning_was_deleted_with_all_before_it(
+    make_store: Callable[..., Any], tmp_path: Path, order: str
+) -> None:
+    """Records that had no units yet went with those that had: the queue begins behind them."""
+    root = tmp_path / "s"
+    store = make_store(root, segment_size=4096, queue_size=200)
+    for number in range(12):
+        store.append("A", 0, b"x" * 380, time=NOW + number, dispatch=number < 3)
+    (root / "abort").touch()
+    first, *rest = sorted((root / "commitlog").iterdir())
+    assert rest
+    before = _read([root], [], {"readOrder": order})
+    assert len(before) == 12
+    first.unlink()
+    after = _read([root], [], {"readOrder": order})
+    assert 0 < len(after) < 9
+    assert after == before[-len(after) :]
+    asked = json.dumps({"A": {"0": 3}})
+    with pytest.raises(DataLossError, match=r"offsets 3 to \d+ are gone, it begins at"):
+        _read([root], [], {"readOrder": order, "startingOffsets": asked})

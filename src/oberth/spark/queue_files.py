@@ -426,6 +426,9 @@ class QueueFiles:
         first, end = self.unit_bounds()
         if not self.tail:
             return first, end
+        if 0 < end == first:
+            # No unit has its record: those between it and the tail lay in what is deleted, too.
+            first = self.tail[0].first
         return (first if end else self._tail_start()), self.tail[-1].end
 
     def unit_bounds(self) -> tuple[int, int]:
