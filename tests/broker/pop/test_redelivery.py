@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.broker.pop.test_pop import BATCH, CHANGE, GROUP, POP, TOPIC, Peer, Popped, bodies
+from tests.broker.pop.test_pop import ACK, BATCH, CHANGE, GROUP, POP, TOPIC, Peer, Popped, bodies
 
 from oberth.broker.pop import pop_service as module
 from oberth.broker.pop.check_point import parse_receipt
@@ -123,6 +123,61 @@ async def test_a_delayed_message_for_the_timers_own_topic_is_delivered_once(peer
     await peer.later(2)
     await peer.later(2)
     assert peer.mq.bodies(names.TIMER_TOPIC) == [b"x"]
+
+
+FAR: dict[str, Any] = {"pt": 0, "it": 9 * 10**18}
+"""Of a check point that is due when nobody lives any more."""
+NO_NAMES: list[dict[str, Any]] = [
+    {"c": "G\x02TIMER_DELAY_MS\x010"},
+    {"c": "G\x02TIMER_DEL_UNIQKEY\x01a"},
+    {"t": "T\x02TIMER_DELAY_MS\x010"},
+    {"bn": "b\x02TIMER_DELAY_MS\x010"},
+    {"bn": "\ud800"},
+    {"c": "\ud800"},
+    {"t": "../T"},
+]
+
+
+def revive_records(peer: Peer, queue_id: int = 0) -> int:
+    store = peer.mq.broker.parts.store
+    return store.max_offset_in_queue(REVIVE, queue_id)
+
+
+@plain
+@pytest.mark.parametrize("changes", NO_NAMES)
+async def test_a_check_point_with_names_that_are_none_is_passed(
+    peer: Peer, changes: dict[str, Any]
+) -> None:
+    """What stands in them would become properties when it goes through the timer again."""
+    await peer.send(b"x")
+    log_end = peer.mq.broker.parts.store.max_phy_offset
+    ticks: list[int] = []
+    peer.mq.broker.parts.ticks.append(ticks.append)
+    await forge(peer, **FAR, **changes)
+    await forge(peer, **changes)
+    await forge(peer)
+    await peer.later(3)
+    assert peer.mq.bodies(RETRY) == [b"x"]
+    assert (revive_records(peer), committed(peer)) == (3, 2)
+    assert peer.mq.broker.parts.store.max_phy_offset < log_end + 10_000
+    assert ticks  # those behind POP have their turns
+
+
+@plain
+async def test_acks_with_names_that_are_none_are_not_stored(peer: Peer) -> None:
+    await peer.send(b"x")
+    (popped,) = await peer.pop()
+    log_end = peer.mq.broker.parts.store.max_phy_offset
+    bad = "G\x02TIMER_DEL_UNIQKEY\x01a"
+    fields = {
+        "consumerGroup": bad, "topic": TOPIC, "queueId": 0, "extraInfo": popped.receipt,
+        "offset": 0,
+    }  # fmt: skip
+    assert (await peer.call(ACK, fields)).code == ResponseCode.INVALID_PARAMETER
+    entry = batch_entry(popped, "AQ==", c=bad)
+    assert await batch_ack(peer, entry) == ResponseCode.INVALID_PARAMETER
+    assert peer.mq.broker.parts.store.max_phy_offset == log_end
+    assert await peer.ack(popped) == 0
 
 
 # Invisible times that no timer can wait for

@@ -17,6 +17,7 @@ PopCheckPoint, AckMsg, BatchAckMsg, ExtraInfoUtil.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import lt
@@ -24,8 +25,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from oberth.errors import IllegalNameError
 from oberth.formats.java_numbers import LONG_END, java_long
-from oberth.formats.names import RETRY_PREFIX, pop_retry_topic
+from oberth.formats.names import (
+    RETRY_PREFIX,
+    check_kept_group,
+    check_stored_topic,
+    pop_retry_topic,
+)
 
 CK_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
@@ -53,9 +60,29 @@ RETRY_V2: Final = "2"
 CheckPointKey = tuple[str, str, int, int, int, str]
 """Topic, group, queue id, start offset, pop time, broker name: what acks name a check point by."""
 
+_NO_BROKER_NAME: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""What would end a property, or cannot be stored as UTF-8."""
+
 
 class CheckPointError(ValueError):
     """A body or receipt that does not parse."""
+
+
+def check_names(topic: str, group: str, broker_name: str) -> None:
+    """Lets names pass that a check point or an acknowledgement may hold.
+
+    They become a part of the properties of its message, in which nothing is escaped.
+
+    Raises:
+        CheckPointError: one of them can be no name.
+    """
+    try:
+        check_stored_topic(topic)
+        check_kept_group(group)
+    except IllegalNameError as error:
+        raise CheckPointError(str(error)) from None
+    if _NO_BROKER_NAME.search(broker_name):
+        raise CheckPointError(f"broker name {broker_name[:100]!r} can be none")
 
 
 @dataclass(slots=True)
@@ -170,9 +197,7 @@ def decode_check_point(body: bytes) -> PopCheckPoint:
         pop_time,
         invisible_time,
         _integer(fields, "q"),
-        _text(fields, "t"),
-        _text(fields, "c"),
-        str(fields.get("bn") or ""),
+        *_names(fields),
         tuple(differences),
         _integer(fields, "bm") & 0xFFFFFFFF,
         java_long(str(fields.get("rp")), 0),
@@ -268,9 +293,7 @@ def decode_ack(body: bytes, tag: str) -> PopAck:
         _integer(fields, "so"),
         _integer(fields, "pt"),
         _integer(fields, "q"),
-        _text(fields, "t"),
-        _text(fields, "c"),
-        str(fields.get("bn") or ""),
+        *_names(fields),
         tag == BATCH_ACK_TAG,
     )
 
@@ -370,11 +393,13 @@ def _integer(fields: dict[str, Any], name: str) -> int:
     return value
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise CheckPointError(f"{name} is {str(value)[:100]}")
-    return value
+def _names(fields: dict[str, Any]) -> tuple[str, str, str]:
+    """Topic, group and broker name."""
+    topic, group, broker_name = fields.get("t"), fields.get("c"), str(fields.get("bn") or "")
+    if not isinstance(topic, str) or not isinstance(group, str):
+        raise CheckPointError(f"t is {str(topic)[:100]}, c is {str(group)[:100]}")
+    check_names(topic, group, broker_name)
+    return topic, group, broker_name
 
 
 def _signed_32(value: int) -> int:

@@ -17,6 +17,7 @@ from oberth.broker.pop.check_point import (
     CheckPointError,
     PopAck,
     PopCheckPoint,
+    check_names,
     parse_receipt,
     real_topic,
 )
@@ -209,7 +210,13 @@ class AckMessageProcessor:
             return self._ack_in_order(ack)
         if not 0 <= revive_queue_id < REVIVE_QUEUE_NUMS:
             return int(ResponseCode.SYSTEM_ERROR), f"reviveQid {revive_queue_id} is illegal"
-        return _OK if self._service.buffer.ack(ack) else None
+        if self._service.buffer.ack(ack):
+            return _OK
+        try:
+            check_names(ack.topic, ack.group, ack.broker_name)
+        except CheckPointError as error:
+            return int(ResponseCode.INVALID_PARAMETER), str(error)
+        return None
 
     def _ack_in_order(self, ack: PopAck) -> _Answer:
         answer = _OK
