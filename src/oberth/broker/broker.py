@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _DONE: Final = object()
+_FAILED: Final = "a periodic task failed, it runs again at its next turn"
 
 SECOND_MS: Final = 1000
 DAY_MS: Final = 86_400_000
@@ -382,21 +383,21 @@ class Broker(Service):
         try:
             self.on_time(self.parts.now_ms())
         except Exception:  # noqa: BLE001 - one service's failure must not stop the broker's clock
-            _LOG.exception("a periodic task failed, it runs again at its next turn")
+            _LOG.exception(_FAILED)
 
     def on_time(self, now_ms: int) -> None:
         """Do what is due; called about every TICK_MS, on the loop."""
         parts, services = self.parts, self.services
         services.dispatching.on_time(now_ms)
         if services.ha.delivers:
-            self._deliver(now_ms)
+            _try(self._deliver, now_ms)
             services.table_files.delay_progress.on_time()
             if not services.ha.is_slave:
-                services.transactions.on_time(now_ms)
+                _try(services.transactions.on_time, now_ms)
         if parts.store.dispatch_behind_bytes:
             services.dispatching.soon()
         for tick in parts.ticks:
-            tick(now_ms)
+            _try(tick, now_ms)
         if now_ms >= self._next_second_ms:
             self._next_second_ms = now_ms + SECOND_MS
             self._on_second(now_ms)
@@ -444,3 +445,11 @@ class Broker(Service):
         if day != self._day:
             self._day = day
             parts.stats.on_midnight()
+
+
+def _try(task: Callable[[int], object], now_ms: int) -> None:
+    """Runs a periodic task, whose failure keeps none of the others from its turn."""
+    try:
+        task(now_ms)
+    except Exception:  # noqa: BLE001 - it may be any service's
+        _LOG.exception(_FAILED)

@@ -309,6 +309,7 @@ class Services:
         if self.ha.is_slave:
             parts.schedule.append = self.pop.append = self.escape.append
             self.pop.keeps_in_memory = lambda: True
+            self.pop.may_put_off = False
             if self.timers is not None:
                 self.timers.store.append = self.escape.append
 

@@ -180,6 +180,83 @@ async def test_acks_with_names_that_are_none_are_not_stored(peer: Peer) -> None:
     assert await peer.ack(popped) == 0
 
 
+@plain
+async def test_a_check_point_that_fails_is_passed(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is odd about it, those behind it come back, and the disk's failures are others."""
+    service = peer.mq.broker.services.pop
+    bring_back = service._bring_back
+    failures: list[Exception] = [OSError("a bad block")] * 3 + [ValueError("odd")]
+
+    def fails_first(check_point: Any, *args: Any) -> Any:
+        if check_point.group == "Odd" and failures:
+            raise failures.pop(0)
+        return bring_back(check_point, *args)
+
+    monkeypatch.setattr(service, "_bring_back", fails_first)
+    await peer.send(b"x")
+    await forge(peer, c="Odd")
+    await forge(peer)
+    await peer.later(3)
+    await peer.mq.wait_until(lambda: peer.mq.bodies(RETRY) == [b"x"], 30.0)
+    assert failures == []
+    assert committed(peer) == 1
+
+
+@plain
+async def test_a_task_that_fails_keeps_no_other_from_its_turn(peer: Peer) -> None:
+    def fails(now_ms: int) -> None:
+        raise ValueError(now_ms)
+
+    ticks: list[int] = []
+    peer.mq.broker.parts.ticks[:0] = [fails]
+    peer.mq.broker.parts.ticks.append(ticks.append)
+    peer.mq.broker.on_time(peer.mq.clock())
+    assert ticks == [peer.mq.clock()]
+
+
+@plain
+@pytest.mark.parametrize("why", ["acknowledged", "no topic", "refused"])
+async def test_a_far_check_point_of_which_nothing_is_left_is_not_put_off(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    service = peer.mq.broker.services.pop
+    append = service.append
+    asked: list[bytes] = []
+
+    def refuses(messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        asked.extend(bytes(each.body) for each in messages)
+        if why == "refused":
+            return [PutMessageResult(PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL) for _ in messages]
+        return append(messages)
+
+    monkeypatch.setattr(service, "append", refuses)
+    changes: dict[str, Any] = {"acknowledged": {"bm": 1}, "no topic": {"t": "Gone"}}.get(why, {})
+    await peer.send(b"x")
+    asked.clear()
+    await forge(peer, **FAR, **changes)
+    await peer.later(3)
+    assert len(asked) == (why == "refused")
+    assert committed(peer) == 0
+    await peer.later(2 * DELAY_MAX_S)
+    assert revive_records(peer) == 1
+
+
+@plain
+async def test_who_acts_for_another_puts_nothing_off(peer: Peer) -> None:
+    """Another broker would take it for its own; the check point waits for the master."""
+    service = peer.mq.broker.services.pop
+    service.may_put_off = False
+    await peer.send(b"x")
+    await forge(peer, **FAR)
+    await peer.later(3)
+    assert (committed(peer), 0 in service._stuck) == (-1, True)
+    service.may_put_off = True
+    await peer.later(1)
+    assert committed(peer) == 0
+
+
 # Invisible times that no timer can wait for
 
 

@@ -37,7 +37,7 @@ from oberth.broker.pop.own_retries import is_own_retry, is_shared
 from oberth.broker.pop.polling import PopPolling
 from oberth.broker.pop.revive import PopRevive
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
-from oberth.errors import IllegalNameError
+from oberth.errors import IllegalNameError, StoreError
 from oberth.formats import names
 from oberth.formats import properties as p
 from oberth.formats.message import MessageExt
@@ -47,6 +47,7 @@ from oberth.store.messages import (
     GetMessageStatus,
     MessageExtBrokerInner,
     MessageFilter,
+    PutMessageResult,
     PutMessageStatus,
     next_reconsume_times,
 )
@@ -96,7 +97,11 @@ _MOVED: Final = frozenset(
 
 
 _NEVER_TAKEN: Final = frozenset(
-    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+    {
+        PutMessageStatus.MESSAGE_ILLEGAL,
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL,
+    }
 )
 """What a store says of a message however often it is asked."""
 
@@ -159,6 +164,9 @@ class PopService:
         """Takes what is stored; a slave that acts for its master gives it to other brokers."""
         self.keeps_in_memory: Callable[[], bool] = lambda: config.enable_pop_buffer_merge
         """Whether check points wait in memory first; an acting slave can do nothing else."""
+        self.may_put_off = True
+        """Whether a check point may go through the timer again; an acting slave has no timer that
+        other brokers' revive queues would get it from."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -336,6 +344,11 @@ class PopService:
 
     def put_check_point(self, check_point: PopCheckPoint, revive_queue_id: int) -> bool:
         """Stores a check point; False if the store refuses it."""
+        return self._put_check_point(check_point, revive_queue_id).ok
+
+    def _put_check_point(
+        self, check_point: PopCheckPoint, revive_queue_id: int
+    ) -> PutMessageResult:
         due_ms = check_point.revive_time - ACK_TIME_INTERVAL_MS
         message = self._revive_message(
             check_point.encode(), revive_queue_id, CK_TAG, check_point.unique_key, due_ms
@@ -366,9 +379,9 @@ class PopService:
                 )
             )
         stored = [False] * len(acks)
-        for numbers, ok in zip(groups.values(), self._append(messages), strict=True):
+        for numbers, result in zip(groups.values(), self._append(messages), strict=True):
             for number in numbers:
-                stored[number] = ok
+                stored[number] = result.ok
         return stored
 
     def _store_buffered(
@@ -401,7 +414,7 @@ class PopService:
             wait_store_ok=False,
         )
 
-    def _append(self, messages: list[MessageExtBrokerInner]) -> list[bool]:
+    def _append(self, messages: list[MessageExtBrokerInner]) -> list[PutMessageResult]:
         results = self.append(messages)
         self._dispatch_soon()
         for message, result in zip(messages, results, strict=True):
@@ -411,7 +424,7 @@ class PopService:
                     message.body[:200],
                     result.status.name,
                 )
-        return [result.ok for result in results]
+        return results
 
     # Ordered consumption
 
@@ -560,14 +573,30 @@ class PopService:
             check_point = revive.first()
             if check_point is None:
                 break
-            if check_point.revive_time > far_ms:
-                # The timer takes no delay so long. It goes through it again, with what is
-                # acknowledged: everything behind it would have to wait for it here.
-                is_done, work = self._put_off(check_point, revive.queue_id), 1
-            elif check_point.revive_time < self._complete_until_ms:
-                is_done, work = self._bring_back(check_point, revive.queue_id, left)
-            else:
+            is_far = check_point.revive_time > far_ms
+            if not is_far and check_point.revive_time >= self._complete_until_ms:
                 break
+            try:
+                if is_far:
+                    is_done, work = self._put_off(check_point, revive.queue_id), 1
+                else:
+                    is_done, work = self._bring_back(check_point, revive.queue_id, left)
+            except (OSError, StoreError) as error:  # not the check point's failure
+                _LOG.error(
+                    "revive queue %d: the check point at offset %d has to wait: %s",
+                    revive.queue_id,
+                    check_point.revive_offset,
+                    error,
+                )
+                self._stuck.add(revive.queue_id)
+                break
+            except Exception:  # noqa: BLE001 - no record may keep back what is behind it
+                _LOG.exception(
+                    "revive queue %d: the check point at offset %d is passed",
+                    revive.queue_id,
+                    check_point.revive_offset,
+                )
+                is_done, work = True, 1
             left -= work
             if is_done:
                 revive.done(check_point)
@@ -576,11 +605,26 @@ class PopService:
         return left
 
     def _put_off(self, check_point: PopCheckPoint, queue_id: int) -> bool:
-        """Gives a check point to the timer once more."""
-        if self.put_check_point(check_point, queue_id):
+        """Gives a check point to the timer once more, which takes no delay so long.
+
+        Everything behind it would have to wait for it here. What is acknowledged goes with it.
+        Acknowledgements that come later wait for it in memory, like all that come too early.
+
+        Returns:
+            Whether nothing remains to be done here.
+        """
+        if self._is_over(check_point):
             return True
+        if self.may_put_off:
+            result = self._put_check_point(check_point, queue_id)
+            if result.ok or result.status in _NEVER_TAKEN:  # then it has been logged
+                return True
         self._stuck.add(queue_id)
         return False
+
+    def _is_over(self, check_point: PopCheckPoint) -> bool:
+        """Whether nothing of a check point is to be delivered again, whenever it is due."""
+        return not check_point.unacked() or check_point.topic not in self._topics
 
     def _is_readable(self, check_point: PopCheckPoint, offsets: Sequence[int], reader: int) -> bool:
         """Whether messages of a check point are in memory; else they are brought in.
@@ -617,9 +661,9 @@ class PopService:
         Returns:
             Whether nothing remains to be done, and the work that it was.
         """
-        offsets = check_point.unacked()
-        if not offsets or check_point.topic not in self._topics:
+        if self._is_over(check_point):
             return True, 1
+        offsets = check_point.unacked()
         if not self._is_readable(check_point, offsets, queue_id):
             self._stuck.add(queue_id)
             return False, 1
