@@ -257,6 +257,25 @@ async def test_who_acts_for_another_puts_nothing_off(peer: Peer) -> None:
     assert committed(peer) == 0
 
 
+@plain
+async def test_who_delivers_again_begins_where_another_got_to(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that acts a second time: its master has brought back two messages in between."""
+    service = peer.mq.broker.services.pop
+    monkeypatch.setattr(service, "_delivers", lambda: False)
+    for number in range(3):
+        await peer.send(b"%d" % number)
+        await forge(peer, so=number)
+    await peer.later(3)
+    assert (revive_records(peer), committed(peer)) == (3, -1)
+    peer.mq.broker.parts.offsets.commit(module.REVIVE_GROUP, REVIVE, 0, 1, peer.mq.clock())
+    monkeypatch.setattr(service, "_delivers", lambda: True)
+    await peer.later(3)
+    assert peer.mq.bodies(RETRY) == [b"2"]
+    assert committed(peer) == 2
+
+
 # Invisible times that no timer can wait for
 
 

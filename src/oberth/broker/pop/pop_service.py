@@ -202,6 +202,8 @@ class PopService:
         # Queues that can go on at the next tick only. Behind a check point nothing is dealt with.
         self._stuck: set[int] = set()
         self._next_persist_ms = 0
+        # Another broker may have gone on in the revive queues since this one did.
+        self._has_rested = False
 
     def has_waiting(self) -> bool:
         """Whether anybody waits for messages."""
@@ -212,6 +214,10 @@ class PopService:
     def load(self) -> None:
         """See FileKeeper."""
         self._orders_file.load(self.orders.read)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Reads the revive queues from behind what is dealt with, by this broker or another."""
         self._revives = [
             PopRevive(
                 queue_id,
@@ -220,6 +226,10 @@ class PopService:
             )
             for queue_id in range(REVIVE_QUEUE_NUMS)
         ]
+        # What is read now has acknowledgements behind it that were read before.
+        self._complete_until_ms = 0
+        self._advancing = None
+        self._has_rested = False
 
     def close(self) -> None:
         """See FileKeeper."""
@@ -455,8 +465,13 @@ class PopService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        if self._timers is None or not self._delivers():
+        if self._timers is None:
             return
+        if not self._delivers():
+            self._has_rested = True
+            return
+        if self._has_rested:
+            self._begin()
         if len(self.buffer):
             self.buffer.on_time(now_ms)
         self._dispatch_now()
