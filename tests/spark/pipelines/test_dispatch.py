@@ -10,7 +10,8 @@ import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from tests.rigs.campaigns import examples
 
 from oberth.errors import StoreError, StoreLockedError
-from oberth.spark.pipelines.dispatch import STEPS, dispatch
+from oberth.spark.pipelines.dispatch import STEPS, _take_in, build, dispatch
 from oberth.spark.pipelines.tasks import InProcess, OnSpark
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import DERIVED_DIRECTORIES, locked, rebuild
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 Golden = Callable[[str], Any]
 
 
-def derived_files(root: Path) -> dict[str, str]:
+def derived_files(root: Path, suffix: str = "") -> dict[str, str]:
     """Every file of queues and index with its digest."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for name in DERIVED_DIRECTORIES
-        for path in sorted((root / name).rglob("*"))
+        for path in sorted((root / (name + suffix)).rglob("*"))
         if path.is_file()
     }
 
@@ -318,3 +319,98 @@ def test_a_tasks_twin_leaves_its_queues_alone(
     assert {path.name for path in into.iterdir()} == {
         "checkpoint", *(path.name for path in (tmp_path / "rebuilt").iterdir())
     }  # fmt: skip
+
+
+class Late(InProcess):
+    """A twin of a task that writes queues goes on when its dispatch is over."""
+
+    def __init__(self, take_in: Callable[..., None]) -> None:
+        self._take_in = take_in
+        self.may_go_on = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def run(self, function: Any, items: Any, *, what: str, done: Any = None) -> list[Any]:
+        if what == "write queues":
+            is_there = threading.Event()
+
+            def twin() -> None:
+                with contextlib.suppress(OSError, StoreError):
+                    function(items[0])
+
+            def waits(own: str, *more: Any) -> None:
+                with made_again(own):
+                    is_there.set()
+                    self.may_go_on.wait()
+                self._take_in(own, *more)
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("oberth.spark.pipelines.dispatch._take_in", waits)
+                self.thread = threading.Thread(target=twin)
+                self.thread.start()
+                is_there.wait()
+        return super().run(function, items, what=what, done=done)
+
+
+@contextlib.contextmanager
+def made_again(own: str) -> Iterator[None]:
+    """What a task writes on when its directory is removed under it: zeros for the first pieces."""
+    files = [path for path in Path(own).rglob("*") if path.is_file()]
+    sizes = [path.stat().st_size for path in files]
+    yield
+    for path, size in zip(files, sizes, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+
+
+def test_a_task_that_goes_on_when_its_dispatch_is_over_leaves_nothing(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    store = golden_store("basic-5.5.0")
+    with StoreReader(store.root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    tasks = Late(_take_in)
+    dispatch(tasks, str(store.root))
+    before = sorted(store.root.rglob("*"))
+    assert tasks.thread is not None
+    tasks.may_go_on.set()
+    tasks.thread.join()
+    assert sorted(store.root.rglob("*")) == before
+    assert derived_files(store.root) == derived_files(tmp_path / "rebuilt")
+
+
+def test_a_task_of_a_killed_dispatch_does_not_meet_the_next_one(
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the middle of its queues when the next one removes them, and goes on with zeros."""
+    store = golden_store("basic-5.5.0")
+    with StoreReader(store.root) as reader:
+        rebuild(reader, str(tmp_path / "rebuilt"))
+    target, suffix = str(store.root), ".oberth-rebuild"
+
+    def build_it(step: Callable[[str], None]) -> None:
+        with StoreReader(target) as reader:
+            build(InProcess(), reader, reader, target, suffix, step=step)
+
+    def interrupted(own: str, *more: Any) -> None:
+        monkeypatch.undo()
+        torn = made_again(own)
+        torn.__enter__()
+
+        def goes_on(name: str) -> None:
+            if name == "queues":
+                torn.__exit__(None, None, None)
+                with contextlib.suppress(OSError, StoreError):
+                    _take_in(own, *more)
+
+        build_it(goes_on)
+        raise Killed
+
+    monkeypatch.setattr("oberth.spark.pipelines.dispatch._take_in", interrupted)
+    with contextlib.suppress(Killed):
+        build_it(lambda _: None)
+    built = {
+        name.replace(suffix, "", 1): digest
+        for name, digest in derived_files(store.root, suffix).items()
+    }
+    assert built == derived_files(tmp_path / "rebuilt")
+    assert not list(store.root.glob("*unfinished*"))

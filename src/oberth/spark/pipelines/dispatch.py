@@ -9,7 +9,8 @@ Files come out byte for byte as `oberth store rebuild` makes them, index files u
     4  what was built beside the store's directories takes their place by renaming
 
 Until step 4 nothing of the store has changed; a dispatch that was killed leaves directories beside
-them, which the next one removes.
+them, which the next one removes. Its tasks may go on for a while. What is unfinished has the run in
+its name, so they meet no other, and tasks that find their run over remove what they made.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -70,6 +71,8 @@ from oberth.store.offline.rebuild import (
 
 SCRATCH: Final = ".oberth-dispatch"
 STEPS: Final = ("read", "queues", "index", "settle", "exchange", "clean")
+_UNFINISHED: Final = ".unfinished"
+_MARK: Final = "run"
 _ANOMALIES_MAX: Final = 1000
 _TASKS_PER_CORE: Final = 3
 Step = Callable[[str], None]
@@ -175,12 +178,10 @@ def build(
         step: see `dispatch`.
     """
     started = time.perf_counter()
-    work = os.path.join(target, SCRATCH)
-    shutil.rmtree(work, ignore_errors=True)
-    if scratch is not None:  # which dispatches of other stores may have at the same time
-        work = os.path.join(scratch, f"{SCRATCH}-{uuid.uuid4().hex}")
-    for name in (paths.CONSUME_QUEUE, paths.INDEX):
-        shutil.rmtree(_unfinished(os.path.join(target, name + suffix)), ignore_errors=True)
+    run = uuid.uuid4().hex
+    # Dispatches of other stores may have the same scratch directory at the same time.
+    work = os.path.join(target if scratch is None else scratch, f"{SCRATCH}-{run}")
+    _remove_unfinished(target, suffix)
     os.makedirs(work)
     try:
         step("read")
@@ -188,7 +189,7 @@ def build(
         results = read_ranges(tasks, job, range_size=range_size, progress=progress)
         report = _report_of(reader, results)
         step("queues")
-        tree = _TreeJob.of(reader, former, target, suffix)
+        tree = _TreeJob.of(reader, former, target, suffix, run)
         _write_queues(tasks, tree, results, report)
         report.kept_queues = keep_expired_queues(
             former, {part.key for result in results for part in result.queues}, target, tree.names
@@ -196,7 +197,7 @@ def build(
         report.queues += len(report.kept_queues)
         step("index")
         directory = os.path.join(target, paths.INDEX + suffix)
-        _write_index(tasks, job, former, directory, EntryStream(results), report)
+        _write_index(tasks, job, former, directory, run, EntryStream(results), report)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     report.seconds = time.perf_counter() - started
@@ -230,14 +231,27 @@ class _TreeJob:
     delays_ms: tuple[int, ...]
     target: str
     names: tuple[str, str, str]
+    run: str
 
     @property
     def unfinished(self) -> str:
         """Where queues are that are being written: in the same file system, beside the others."""
-        return _unfinished(os.path.join(self.target, self.names[0]))
+        return _unfinished(os.path.join(self.target, self.names[0]), self.run)
+
+    @property
+    def done(self) -> str:
+        """Where queues are that are written, until all are."""
+        return os.path.join(self.unfinished, "done")
+
+    @property
+    def mark(self) -> str:
+        """A file that is there as long as the run is not over."""
+        return os.path.join(self.unfinished, _MARK)
 
     @classmethod
-    def of(cls, reader: StoreReader, former: StoreReader, target: str, suffix: str) -> _TreeJob:
+    def of(
+        cls, reader: StoreReader, former: StoreReader, target: str, suffix: str, run: str
+    ) -> _TreeJob:
         names = (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT, paths.BATCH_CONSUME_QUEUE)
         return cls(
             reader.layout,
@@ -245,6 +259,7 @@ class _TreeJob:
             reader.delays_ms,
             target,
             (names[0] + suffix, names[1] + suffix, names[2] + suffix),
+            run,
         )
 
 
@@ -266,12 +281,18 @@ def _write_queues(
     tasks: TaskRunner, job: _TreeJob, results: Sequence[RangeResult], report: RebuildReport
 ) -> None:
     os.makedirs(os.path.join(job.target, job.names[0]), exist_ok=True)
-    os.makedirs(job.unfinished, exist_ok=True)
+    os.makedirs(job.unfinished)
+    with open(job.mark, "wb"):
+        pass
     bundles = bundle_queues(results, tasks.parallelism * _TASKS_PER_CORE)
     try:
         every = tasks.run(partial(_write_bundle, job), bundles, what="write queues")
+        for name in job.names:
+            done = os.path.join(job.done, name)
+            if os.path.isdir(done):
+                os.rename(done, os.path.join(job.target, name))
     finally:
-        shutil.rmtree(job.unfinished, ignore_errors=True)
+        _remove_run(job.unfinished)
     illegal: set[bytes] = set()
     for written in every:
         report.units += written.units
@@ -317,7 +338,8 @@ class _LoggedExtUnits(ExtUnits):
 def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten:
     """In a task: writes some queues, each of which gets its place when all of it is written.
 
-    A task may run twice at the same time: then one that is there already is not touched.
+    A task may run twice at the same time: then one that is there already is not touched. It may
+    also go on when the run is over, and make its directories again.
     """
     own = os.path.join(job.unfinished, uuid.uuid4().hex)
     os.mkdir(own)
@@ -326,6 +348,8 @@ def _write_bundle(job: _TreeJob, bundle: Sequence[QueueParts]) -> _QueuesWritten
         _take_in(own, job, bundle)
     finally:
         shutil.rmtree(own, ignore_errors=True)
+        if not os.path.exists(job.mark):
+            shutil.rmtree(job.unfinished, ignore_errors=True)
     return written
 
 
@@ -394,12 +418,18 @@ def _queue_directories(root: str, job: _TreeJob, bundle: Sequence[QueueParts]) -
 
 
 def _take_in(own: str, job: _TreeJob, bundle: Sequence[QueueParts]) -> None:
-    """Brings a task's queues to the disk and puts them in their places, unless others are there."""
+    """Brings a task's queues to the disk and puts them with those that are done, unless they are.
+
+    Raises:
+        StoreError: the run is over; what another has removed may be there in part.
+    """
     for below in _queue_directories(own, job, bundle):
-        directory, place = os.path.join(own, below), os.path.join(job.target, below)
+        directory, place = os.path.join(own, below), os.path.join(job.done, below)
         for name in os.listdir(directory):
             sync_file(os.path.join(directory, name))
         sync_directory(directory)
+        if not os.path.exists(job.mark):
+            raise StoreError(f"{job.unfinished}: this dispatch is over")
         os.makedirs(os.path.dirname(place), exist_ok=True)
         try:
             os.rename(directory, place)
@@ -420,9 +450,29 @@ def sync_file(path: str) -> None:
 # Index.
 
 
-def _unfinished(directory: str) -> str:
-    """Where files are that are being written: beside the directory that gets them."""
-    return f"{directory}.unfinished"
+def _unfinished(directory: str, run: str) -> str:
+    """Where files are that a run is writing: beside the directory that gets them."""
+    return f"{directory}{_UNFINISHED}-{run}"
+
+
+def _remove_unfinished(target: str, suffix: str) -> None:
+    """Removes what dispatches that were killed left in a directory."""
+    if not os.path.isdir(target):
+        return
+    starts = [
+        SCRATCH,
+        *(f"{name}{suffix}{_UNFINISHED}" for name in (paths.CONSUME_QUEUE, paths.INDEX)),
+    ]
+    for name in os.listdir(target):
+        if any(name == start or name.startswith(f"{start}-") for start in starts):
+            _remove_run(os.path.join(target, name))
+
+
+def _remove_run(directory: str) -> None:
+    """Removes what a run has unfinished; first its mark, so that late tasks do the same."""
+    with suppress(OSError):
+        os.remove(os.path.join(directory, _MARK))
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_index(
@@ -430,6 +480,7 @@ def _write_index(
     job: ScanJob,
     former: StoreReader,
     directory: str,
+    run: str,
     stream: EntryStream,
     report: RebuildReport,
 ) -> None:
@@ -450,8 +501,8 @@ def _write_index(
     if works:
         os.makedirs(directory, exist_ok=True)
         # Not in the Index: what a task leaves there that is killed would be one of its files.
-        unfinished = _unfinished(directory)
-        os.makedirs(unfinished, exist_ok=True)
+        unfinished = _unfinished(directory, run)
+        os.makedirs(unfinished)
         try:
             tasks.run(
                 partial(write_index_file, IndexJob(shape, unfinished)),
