@@ -365,7 +365,7 @@ class MessageStoreConfig:
         low=2, line=Line.V5,
     )  # fmt: skip
     timer_max_delay_sec: int = option(
-        "timerMaxDelaySec", 259_200, "seconds a message may be delayed", line=Line.V5
+        "timerMaxDelaySec", 259_200, "seconds a message may be delayed", low=1, line=Line.V5
     )
     timer_flush_interval_ms: int = option(
         "timerFlushIntervalMs",

@@ -296,11 +296,21 @@ async def test_an_invisible_time_is_no_longer_than_the_timer_can_wait(peer: Peer
     assert bodies(await peer.pop_all()) == [b"x"]
 
 
-async def test_an_ordered_invisible_time_is_no_longer_either(peer: Peer) -> None:
+async def test_an_ordered_invisible_time_waits_for_no_timer(peer: Peer) -> None:
     await peer.send(b"x")
-    (popped,) = await peer.pop(order="true", queueId=0, invisibleTime=9 * 10**18)
+    wanted_ms = 3 * DELAY_MAX_S * 1000
+    fields = peer.pop_fields(order="true", queueId=0, invisibleTime=wanted_ms)
+    response = await peer.call(POP, fields)
+    assert response.fields["invisibleTime"] == str(wanted_ms)
+    (popped,) = peer.popped(response)
     assert (await change(peer, popped, (1 << 63) - 1)).code == 0
+    info = peer.mq.broker.services.pop.orders.get(TOPIC, GROUP, 0)
+    assert info is not None
+    assert info.offset_next_visible_time == {0: (1 << 63) - 1}  # a Java broker reads it, too
+    assert (await change(peer, popped, wanted_ms)).code == 0
     peer.mq.clock.advance(seconds=DELAY_MAX_S + 1)
+    assert await peer.pop(order="true", queueId=0) == []
+    peer.mq.clock.advance(ms=wanted_ms)
     assert bodies(await peer.pop(order="true", queueId=0)) == [b"x"]
 
 

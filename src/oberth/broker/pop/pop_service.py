@@ -40,6 +40,7 @@ from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
 from oberth.errors import IllegalNameError, StoreError
 from oberth.formats import names
 from oberth.formats import properties as p
+from oberth.formats.java_numbers import LONG_END
 from oberth.formats.message import MessageExt
 from oberth.store.messages import (
     Append,
@@ -242,9 +243,15 @@ class PopService:
 
     # Handing out
 
-    def invisible_ms(self, wanted_ms: int) -> int:
-        """How long messages stay invisible: as long as is wanted, or as the timer can wait."""
-        return min(wanted_ms, self._store_config.timer_max_delay_sec * 1000)
+    def invisible_ms(self, wanted_ms: int, now_ms: int, *, is_order: bool) -> int:
+        """How long messages stay invisible: as long as is wanted, or as the timer can wait.
+
+        What is consumed in order waits for no timer, but its end is a 64-bit number, too.
+        """
+        latest_ms = LONG_END - 1 - now_ms
+        if not is_order:
+            latest_ms = self._store_config.timer_max_delay_sec * 1000
+        return min(wanted_ms, latest_ms)
 
     def next_revive_queue(self) -> int:
         """The revive queue of a pop; they are used in turn."""

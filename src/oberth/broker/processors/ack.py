@@ -285,12 +285,15 @@ class AckMessageProcessor:
         """200053: a message is to stay invisible for another time, from now on."""
         del channel
         header = request.header(ChangeInvisibleTimeRequestHeader)
-        header.invisible_time = self._service.invisible_ms(header.invisible_time)
         try:
             receipt = parse_receipt(header.extra_info)
         except CheckPointError as error:
             raise HeaderError(str(error)) from None
         now_ms = self._now_ms()
+        is_order = bool(header.lite_topic) or receipt.revive_queue_id == ORDER_REVIVE_QUEUE
+        header.invisible_time = self._service.invisible_ms(
+            header.invisible_time, now_ms, is_order=is_order
+        )
         answer = ChangeInvisibleTimeResponseHeader(
             pop_time=now_ms,
             invisible_time=header.invisible_time,

@@ -198,8 +198,10 @@ class PopMessageProcessor:
         if fields is not None and fields.get("bornTime", "0") == "0":
             fields["bornTime"] = str(self._now_ms())
         header = request.header(PopMessageRequestHeader)
-        header.invisible_time = self._service.invisible_ms(header.invisible_time)
         now_ms = self._now_ms()
+        header.invisible_time = self._service.invisible_ms(
+            header.invisible_time, now_ms, is_order=header.order is True
+        )
         try:
             self._check(header, now_ms)
             topic_config, wanted = self._right(channel, header, {} if allowed is None else allowed)
