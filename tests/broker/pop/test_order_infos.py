@@ -11,6 +11,7 @@ from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET, OrderInfos
 from oberth.formats.config_files import OrderInfo
 from oberth.formats.json_reader import parse_config
 
+NOW_MS = 1_700_000_000_000
 Q = ("T", "G", 3)
 
 
@@ -116,7 +117,7 @@ def test_light_groups_are_kept_by_their_whole_name() -> None:
         asked.append((topic, group))
         return True
 
-    infos.keep(known)
+    infos.keep(known, NOW_MS)
     assert asked == [("T", "%LMQ%GID@@@dev")]
 
 
@@ -127,17 +128,17 @@ def test_what_is_forgotten() -> None:
     infos.clear("T", "G", 4)
     infos.clear("T", "other", 3)
     infos.forget("T", "other")
-    infos.keep(lambda topic, group: (topic, group) == ("T", "G"))
+    infos.keep(lambda topic, group: (topic, group) == ("T", "G"), NOW_MS)
     assert (is_dirty(infos), len(infos)) == (False, 1)
     assert infos.get(*Q) is not None
     infos.clear(*Q)
     assert (infos.get(*Q), is_dirty(infos), len(infos)) == (None, True, 1)
     infos.is_dirty = False
-    infos.keep(lambda topic, group: True)  # no queue of it is left
+    infos.keep(lambda topic, group: True, NOW_MS)  # no queue of it is left
     assert (is_dirty(infos), len(infos)) == (True, 0)
     popped(infos, 10)
     infos.is_dirty = False
-    infos.keep(lambda topic, group: False)
+    infos.keep(lambda topic, group: False, NOW_MS)
     assert (is_dirty(infos), len(infos)) == (True, 0)
     popped(infos, 10)
     infos.is_dirty = False
@@ -184,9 +185,9 @@ def test_acknowledgements_of_a_deleted_topic_have_no_effect_on_another_of_its_na
         "T@x", "G", 0, [0], attempt_id=None, pop_time=1, invisible_time=500, retry_flag="0"
     )
     infos.is_dirty = False
-    infos.forget_topic("other")
+    infos.forget_topic("other", NOW_MS)
     assert not is_dirty(infos)
-    infos.forget_topic("T")
+    infos.forget_topic("T", NOW_MS)
     assert is_dirty(infos)
     assert not infos.is_blocked(*Q, None, 1_000)
     assert infos.visible_at(*Q) is None
@@ -199,3 +200,33 @@ def test_acknowledgements_of_a_deleted_topic_have_no_effect_on_another_of_its_na
     assert again.commit_and_next(*Q, 0, 1_000, 0) == NO_EFFECT
     assert popped(infos, 0, 1) == ["0 3 0"]  # delivered for the first time
     assert infos.commit_and_next(*Q, 0, 1_000, 0) == 1
+
+
+def test_what_stands_in_for_a_deleted_topic_stays_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The topic may be made again, and acknowledgements of the old one may come then."""
+
+    def none_is_known(topic: str, group: str) -> bool:
+        return False
+
+    infos = OrderInfos()
+    popped(infos, 0, 1)
+    infos.forget_topic("T", NOW_MS)
+    infos.is_dirty = False
+    infos.keep(none_is_known, NOW_MS + module.STAND_INS_MS - 1)
+    assert not is_dirty(infos)
+    assert infos.commit_and_next(*Q, 0, 1_000, 0) == NO_EFFECT
+    infos.keep(none_is_known, NOW_MS + module.STAND_INS_MS)
+    assert (is_dirty(infos), len(infos)) == (True, 0)
+    monkeypatch.setattr(module, "STAND_INS_MAX", 2)
+    for number in range(4):
+        infos.update(
+            f"T{number}", "G", 0, [7],
+            attempt_id=None, pop_time=1, invisible_time=2, retry_flag="0",
+        )  # fmt: skip
+        infos.forget_topic(f"T{number}", NOW_MS + number)
+    infos.keep(none_is_known, NOW_MS + 4)
+    assert [infos.get(f"T{number}", "G", 0) is not None for number in range(4)] == [
+        False, False, True, True,
+    ]  # fmt: skip

@@ -760,7 +760,8 @@ class LiteService:
             self._next_expiry_ms = now_ms + config.lite_ttl_check_interval_ms
             self._expire(now_ms)
             self.orders.keep(
-                lambda topic, group: topic in self._topics and self._groups.get(group) is not None
+                lambda topic, group: topic in self._topics and self._groups.get(group) is not None,
+                now_ms,
             )
 
     def _scan(self, now_ms: int) -> None:

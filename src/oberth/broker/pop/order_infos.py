@@ -10,7 +10,7 @@ A state machine: pops, acks and the time go in. RocketMQ: ConsumerOrderInfoManag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,6 +21,10 @@ from oberth.remoting.bodies.base import result_at_once
 
 NO_EFFECT: Final = -2
 UNKNOWN_OFFSET: Final = -1
+STAND_INS_MS: Final = 259_200_000
+"""How long acknowledgements of a deleted topic's messages may come: the timer's longest delay."""
+STAND_INS_MAX: Final = 1_000
+"""Pairs of a deleted topic and a group that are kept so long."""
 COPIED_AT_A_TIME: Final = 500
 """Queues that are copied in one turn of the loop: a millisecond."""
 
@@ -173,22 +177,38 @@ class OrderInfos:
         if self._table.pop(offset_key(topic, group), None) is not None:
             self.is_dirty = True
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: str, now_ms: int) -> None:
         """A topic is deleted: acknowledgements of what was handed out have no effect any more.
 
         What is left of a queue fits no pop, so that they have none in another topic of that name.
         """
         for key in keys_of_topic(self._table, topic):
-            self._table[key] = {queue_id: OrderInfo() for queue_id in self._table[key]}
+            self._table[key] = {
+                queue_id: OrderInfo(last_consume_timestamp=now_ms) for queue_id in self._table[key]
+            }
             self.is_dirty = True
 
-    def keep(self, known: Any) -> None:
-        """Forget queues of topics and groups for which ``known(topic, group)`` is false."""
-        for key in list(self._table):
+    def keep(self, known: Callable[[str, str], bool], now_ms: int) -> None:
+        """Forget queues of topics and groups for which ``known(topic, group)`` is false.
+
+        What is left of deleted topics stays for `STAND_INS_MS`, of the last ones for which there
+        is room: such a topic may be made again meanwhile.
+        """
+        stand_ins = []
+        for key, queues in list(self._table.items()):
             pair = split_offset_key(key)
-            if not self._table[key] or pair is None or not known(*pair):
-                del self._table[key]
-                self.is_dirty = True
+            if queues and pair is not None:
+                if known(*pair):
+                    continue
+                deleted_ms = _deleted_at(queues)
+                if deleted_ms > now_ms - STAND_INS_MS:
+                    stand_ins.append((deleted_ms, key))
+                    continue
+            del self._table[key]
+            self.is_dirty = True
+        for _, key in sorted(stand_ins)[:-STAND_INS_MAX]:
+            del self._table[key]
+            self.is_dirty = True
 
     # consumerOrderInfo.json
 
@@ -212,6 +232,13 @@ class OrderInfos:
     def encode(self) -> bytes:
         """The file's bytes, at once."""
         return result_at_once(self.snapshot())()
+
+
+def _deleted_at(queues: Mapping[int, OrderInfo]) -> int:
+    """When the topic of queues that only stand in for it was deleted, ms; 0 if others are there."""
+    if any(info.offset_list for info in queues.values()):
+        return 0
+    return max(info.last_consume_timestamp for info in queues.values())
 
 
 def _copy(info: OrderInfo) -> OrderInfo:

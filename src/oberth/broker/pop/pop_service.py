@@ -461,7 +461,7 @@ class PopService:
 
     def on_topic_deleted(self, topic: str) -> None:
         """What was handed out of a topic must not move offsets in another of its name."""
-        self.orders.forget_topic(topic)
+        self.orders.forget_topic(topic, self._now_ms())
         self.buffer.forget_topic(topic)
 
     def on_reset(self, group: str, topic: str, queue_id: int) -> None:
@@ -487,7 +487,8 @@ class PopService:
         if now_ms >= self._next_persist_ms:
             self._next_persist_ms = now_ms + PERSIST_INTERVAL_MS
             self.orders.keep(
-                lambda topic, group: topic in self._topics and self._groups.get(group) is not None
+                lambda topic, group: topic in self._topics and self._groups.get(group) is not None,
+                now_ms,
             )
             if self.orders.is_dirty and not self._background.is_writing:
                 self._background.write_soon(self.orders.snapshot(), self._orders_not_written)
