@@ -76,8 +76,11 @@ GIVEN_BACK_MS: Final = 1_000
 """When others see a message that its client did not get, or left."""
 
 GIVEN_BACK_AT_ONCE: Final = 100
-FAILURE_PAUSE_MS: Final = (AHEAD_MS - 1_000) // (FAILURES_MAX - 1)
-"""Until a renewal that failed is tried again: the last time just before others see the message."""
+LAST_TRY_MS: Final = 1_000
+"""When a renewal that failed is tried for the last time: so long before others see the message."""
+
+FAILURE_PAUSE_MS: Final = (AHEAD_MS - LAST_TRY_MS) // (FAILURES_MAX - 1)
+"""Until a renewal that failed is tried again, or until the last try if that comes before."""
 
 ALL_QUEUES: Final = -1
 LITE_NAMES_MAX: Final = 5_000
@@ -387,12 +390,13 @@ class Receives:
         """Renew a message, if its client still works on it."""
         if self.renewals.get(renewal.client_id, renewal.given) is not renewal:
             return
-        if renewal.is_ending:
-            visible_ms = visible_at(renewal.handle)
-            if visible_ms <= self._core.backend.now_ms():
-                self.renewals.remove(renewal.client_id, renewal.given)
-            else:  # it may be that its acknowledgement is tried again
-                self.renewals.schedule(renewal, visible_ms + AHEAD_MS + 1_000)
+        visible_ms = visible_at(renewal.handle)
+        if visible_ms <= self._core.backend.now_ms():
+            # Others may have it: renewed so late, which brokers do not refuse, it would come twice.
+            self.renewals.remove(renewal.client_id, renewal.given)
+            return
+        if renewal.is_ending:  # it may be that its acknowledgement is tried again
+            self.renewals.schedule(renewal, visible_ms + AHEAD_MS + 1_000)
             return
         changing = renewal.changing = asyncio.get_running_loop().create_future()
         try:
@@ -424,9 +428,9 @@ class Receives:
                 error,
             )
             if self.renewals.get(renewal.client_id, renewal.given) is renewal:
-                again_ms = self._core.backend.now_ms() + AHEAD_MS + FAILURE_PAUSE_MS
-                visible_ms = old.pop_time_ms + old.invisible_ms
-                self.renewals.schedule(renewal, max(visible_ms, again_ms))
+                again_ms = self._core.backend.now_ms() + FAILURE_PAUSE_MS
+                last_ms = visible_at(renewal.handle) - LAST_TRY_MS
+                self.renewals.schedule(renewal, min(again_ms, last_ms) + AHEAD_MS)
             return
         renewal.failures = 0
         renewal.steps += 1
