@@ -329,6 +329,78 @@ async def test_what_may_have_been_acknowledged_is_not_renewed(
         assert codes_of(asked) == [RequestCode.ACK_MESSAGE]
 
 
+async def test_a_refused_acknowledgement_leaves_the_pause_between_renewals(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those that are tried three times were over in three seconds of a broker's restart."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        renewal = renewal_of(mq, got)
+
+        async def fail(*_: Any, **__: Any) -> RemotingCommand:
+            raise MQClientError("no connection")
+
+        monkeypatch.setattr(receives._core, "invoke_alone", fail)
+        monkeypatch.setattr(receives, "_ack_one", fail)
+        when_due(mq, renewal)
+        receives.renew_due()
+        await mq.wait_until(lambda: renewal.failures == 1)
+        due_s = renewal.due_s
+        assert mq.clock() + 3_000 < due_s * 1_000
+        for entries in ((got,), (got, got)):
+            request = acking("T", "G", *entries)
+            if len(entries) == 1:
+                monkeypatch.setattr(LocalBroker, "_serve", _busy)
+            answer = await client.call("AckMessage", request)
+            assert answer.status.code != Code.OK
+            assert renewal_of(mq, got) is renewal
+            assert not renewal.is_ending
+            assert renewal.due_s == due_s
+
+
+async def test_a_renewal_that_waits_is_not_queued_again(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once would be two check points: its message came twice."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        renewal = renewal_of(mq, got)
+        released = asyncio.Event()
+        asked: list[str] = []
+
+        async def invoke(broker: str, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
+            asked.append(fields["extraInfo"])
+            await released.wait()
+            return _renewed(fields, mq.clock())
+
+        async def refuse(*_: Any) -> None:
+            raise MQClientError("no connection")
+
+        monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+        monkeypatch.setattr(receives, "_ack_one", refuse)
+        when_due(mq, renewal)
+        broker = renewal.given.split(" ")[5]
+        other = of_broker(broker, 99, mq.clock())
+        receives.renewals._unschedule(renewal)
+        receives.renewals.add(other, visible_at(other.handle))
+        receives.renew_due()
+        await mq.wait_until(lambda: len(asked) == 1, what="a renewal that hangs")
+        receives.renewals.schedule(renewal, visible_at(renewal.handle))
+        receives.renew_due()
+        await mq.wait_until(lambda: len(receives._to_renew[broker]) == 1)
+        answer = await client.call("AckMessage", acking("T", "G", got, got))
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        receives.renew_due()
+        await mq.wait_until(lambda: not receives._is_renewing)
+        assert len(receives._to_renew[broker]) == 1
+        released.set()
+        await mq.wait_until(lambda: not receives._to_renew, what="the end of all renewals")
+        assert len(asked) == 2
+        assert renewal.steps == 1
+
+
 async def test_a_part_of_an_acknowledgement_that_reaches_no_broker(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -373,6 +373,7 @@ class Receives:
                     if waiting is None:
                         waiting = self._to_renew[broker] = deque()
                         self._core.start(self._renew_at(broker, waiting))
+                    renewal.is_queued = True
                     waiting.append(renewal)
                 await asyncio.sleep(0)
         finally:
@@ -388,6 +389,7 @@ class Receives:
 
     async def _renew(self, renewal: Renewal) -> None:
         """Renew a message, if its client still works on it."""
+        renewal.is_queued = False
         if self.renewals.get(renewal.client_id, renewal.given) is not renewal:
             return
         visible_ms = visible_at(renewal.handle)
@@ -427,12 +429,13 @@ class Receives:
                 renewal.group,
                 error,
             )
+            again_ms = self._core.backend.now_ms() + FAILURE_PAUSE_MS
+            visible_ms = visible_at(renewal.handle)
+            renewal.again_ms = min(again_ms, visible_ms - LAST_TRY_MS)
             if self.renewals.get(renewal.client_id, renewal.given) is renewal:
-                again_ms = self._core.backend.now_ms() + FAILURE_PAUSE_MS
-                last_ms = visible_at(renewal.handle) - LAST_TRY_MS
-                self.renewals.schedule(renewal, min(again_ms, last_ms) + AHEAD_MS)
+                self.renewals.schedule(renewal, visible_ms)
             return
-        renewal.failures = 0
+        renewal.failures = renewal.again_ms = 0
         renewal.steps += 1
         renewal.handle = renewed(renewal.handle, old, answer)
         if self.renewals.get(renewal.client_id, renewal.given) is renewal:
@@ -475,6 +478,8 @@ class Receives:
             self.renewals.remove(renewal.client_id, renewal.given)
         elif code is not Code.PROXY_TIMEOUT:
             renewal.is_ending = False
+            if renewal.is_queued or renewal.changing is not None:
+                return  # it is scheduled behind that
             if self.renewals.get(renewal.client_id, renewal.given) is renewal:
                 self.renewals.schedule(renewal, visible_at(renewal.handle))
 

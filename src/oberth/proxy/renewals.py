@@ -45,6 +45,8 @@ class Renewal:
         due_s: when it is to be renewed; 0: not noted.
         steps: how often it was renewed.
         failures: how often in a row that failed.
+        again_ms: before then it is not renewed, because it has failed; 0: it has not.
+        is_queued: whether it waits for others of its broker to be renewed.
         changing: done when the broker has answered to the renewal that is under way; None: none is.
         is_ending: whether its acknowledgement, or what else ends the renewals, is under way, or has
             ended so that nobody knows whether the broker has done it. Renewed once more, the
@@ -52,8 +54,8 @@ class Renewal:
     """
 
     __slots__ = (
-        "began_ms", "changing", "client_id", "due_s", "failures", "given", "group", "handle",
-        "is_ending", "lite_topic", "steps", "topic",
+        "again_ms", "began_ms", "changing", "client_id", "due_s", "failures", "given", "group",
+        "handle", "is_ending", "is_queued", "lite_topic", "steps", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +70,8 @@ class Renewal:
         self.due_s = 0
         self.steps = 0
         self.failures = 0
+        self.again_ms = 0
+        self.is_queued = False
         self.changing: asyncio.Future[None] | None = None
         self.is_ending = False
 
@@ -105,9 +109,9 @@ class Renewals:
         self.schedule(renewal, visible_ms)
 
     def schedule(self, renewal: Renewal, visible_ms: int) -> None:
-        """Look at a message again shortly before others see it."""
+        """Look at a message again shortly before others see it, or when it may be tried again."""
         self._unschedule(renewal)
-        renewal.due_s = (visible_ms - AHEAD_MS) // 1000
+        renewal.due_s = max(visible_ms - AHEAD_MS, renewal.again_ms) // 1000
         self._due.setdefault(renewal.due_s, {})[renewal.client_id, renewal.given] = renewal
 
     def _unschedule(self, renewal: Renewal) -> None:
