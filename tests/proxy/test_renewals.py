@@ -298,6 +298,106 @@ async def test_an_acknowledgement_whose_call_ends_early_ends_the_renewal(
         assert CHANGE not in codes_of(asked)
 
 
+async def say_bye(client: GrpcClient) -> None:
+    bye = m.NotifyClientTerminationRequest()
+    assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
+
+
+async def test_what_a_client_that_has_ended_did_not_acknowledge_is_given_back(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, asked: list[RemotingCommand]
+) -> None:
+    """Its acknowledgements were refused behind its end: nobody has the message in work."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        renewal = renewal_of(mq, got)
+        ends: list[asyncio.Future[None]] = []
+
+        async def ack(*_: Any) -> None:
+            ends.append(asyncio.get_running_loop().create_future())
+            await ends[-1]
+
+        monkeypatch.setattr(receives, "_ack_one", ack)
+        call = asyncio.create_task(client.call("AckMessage", acking("T", "G", got, got)))
+        await mq.wait_until(lambda: len(ends) == 2)
+        await say_bye(client)
+        asked.clear()
+        ends[0].set_exception(MQClientError("no connection"))
+        await mq.wait_until(lambda: renewal.endings == 1)
+        assert not receives._core._tasks  # the other one may be done
+        ends[1].set_exception(MQClientError("no connection"))
+        assert (await call).status.code == Code.INTERNAL_SERVER_ERROR
+        await mq.wait_until(lambda: not receives._core._tasks)
+        assert codes_of(asked) == [CHANGE]
+        assert len(receives.renewals) == 0
+        mq.advance(seconds=2)
+        async with client_of(mq, "other") as other:
+            assert (await received_once(other)) == [b"x"]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_an_acknowledgement_that_was_not_begun_leaves_what_is_given_back(
+    mq: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[RemotingCommand],
+    is_over: bool,
+) -> None:
+    """It waited for a renewal; but what others may have already is left alone."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        renewal = renewal_of(mq, got)
+        own = receives._core._own()
+        held = HeldAnswers(monkeypatch, lambda peer: peer is own)
+        when_due(mq, renewal)
+        receives.renew_due()
+        await mq.wait_until(lambda: len(held) == 1, what="a renewal that the broker has done")
+        body = framed(acking("T", "G", got).SerializeToString())
+        stream = await client.open("AckMessage", body)
+        await mq.wait_until(lambda: renewal.endings == 1)
+        await say_bye(client)
+        asked.clear()
+        await stream.cancel()
+        await mq.wait_until(lambda: renewal.endings == 0)
+        if is_over:
+            mq.clock.advance(120_000)
+        held.release()
+        await mq.wait_until(lambda: not receives._core._tasks)
+        assert codes_of(asked) == ([] if is_over else [CHANGE])
+        if not is_over:
+            assert renewal.handle != renewal.given
+            assert renewal.handle.startswith(asked[0].fields["extraInfo"])
+
+
+async def test_of_two_acknowledgements_one_may_be_done(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, asked: list[RemotingCommand]
+) -> None:
+    """The other one was refused: the message is not renewed beside the one that is under way."""
+    async with client_of(mq) as client:
+        (got,) = await in_work(mq, client, b"x")
+        receives = receives_of(mq)
+        renewal = renewal_of(mq, got)
+        peer = peer_of(mq)
+        held = HeldAnswers(monkeypatch, lambda each: each is peer)
+        body = framed(acking("T", "G", got).SerializeToString())
+        await client.open("AckMessage", body)
+        await mq.wait_until(lambda: len(held) == 1, what="an acknowledgement that was done")
+
+        async def refuse(*_: Any) -> None:
+            raise MQClientError("no connection")
+
+        monkeypatch.setattr(receives, "_ack_one", refuse)
+        answer = await client.call("AckMessage", acking("T", "G", got, got))
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        asked.clear()
+        when_due(mq, renewal)
+        await receives._renew_all()
+        await mq.wait_until(lambda: not receives._to_renew)
+        assert codes_of(asked) == []
+        held.release()
+        assert len(receives.renewals) == 0
+
+
 async def test_what_may_have_been_acknowledged_is_not_renewed(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, asked: list[RemotingCommand]
 ) -> None:

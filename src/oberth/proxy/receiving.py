@@ -340,6 +340,8 @@ class Receives:
         """A message becomes visible in `GIVEN_BACK_MS`; if that fails, when its time is over."""
         try:
             parsed = ReceiptHandle.parse(handle)
+            if visible_at(handle) <= self._core.backend.now_ms():
+                return  # others may have it: given back, it would come twice
             header = invisible_header(topic, group, parsed, GIVEN_BACK_MS, lite_topic)
             await self._core.invoke_alone(
                 parsed.broker_name,
@@ -451,11 +453,11 @@ class Receives:
         if renewal is None:
             yield given
             return
-        renewal.is_ending = True
+        renewal.endings += 1
         try:
             await renewal.changed()
         except asyncio.CancelledError:
-            renewal.is_ending = False
+            self._resume_renewal(renewal)
             raise
         try:
             yield renewal.handle
@@ -477,11 +479,23 @@ class Receives:
         if code in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
             self.renewals.remove(renewal.client_id, renewal.given)
         elif code is not Code.PROXY_TIMEOUT:
-            renewal.is_ending = False
-            if renewal.is_queued or renewal.changing is not None:
-                return  # it is scheduled behind that
-            if self.renewals.get(renewal.client_id, renewal.given) is renewal:
-                self.renewals.schedule(renewal, visible_at(renewal.handle))
+            self._resume_renewal(renewal)
+
+    def _resume_renewal(self, renewal: Renewal) -> None:
+        """What was to end the renewals of a message was not done: they go on.
+
+        If its client has ended meanwhile, others get the message.
+        """
+        renewal.endings -= 1
+        if renewal.is_ending:
+            return
+        if renewal.is_left:
+            renewal.is_left = False
+            self._core.start(self._give_back_left(renewal))
+        elif renewal.is_queued or renewal.changing is not None:
+            return  # it is scheduled behind that
+        elif self.renewals.get(renewal.client_id, renewal.given) is renewal:
+            self.renewals.schedule(renewal, visible_at(renewal.handle))
 
     def begin_ack(self, call: Call, raw: bytes) -> bool:
         """One acknowledgement, where the broker is in this process: see `Begin`."""
@@ -500,12 +514,12 @@ class Receives:
             renewal = self.renewals.get(context.client_id, given)
             if renewal is not None and renewal.changing is not None:
                 return False  # what the handle will be is not known yet
+            if renewal is not None:
+                renewal.endings += 1
             handle = self._handle(given if renewal is None else renewal.handle, check_expiry=True)
             fields = self._ack_fields(topic, group, handle, entry.lite_topic)
             command = RemotingCommand(code=int(RequestCode.ACK_MESSAGE), ext_fields=fields)
             finish = partial(self._finish_ack, renewal, entry.message_id, given)
-            if renewal is not None:
-                renewal.is_ending = True
             self._core.begin(context, "AckMessage", command, finish)
         except StatusError as error:
             if renewal is not None:

@@ -48,14 +48,14 @@ class Renewal:
         again_ms: before then it is not renewed, because it has failed; 0: it has not.
         is_queued: whether it waits for others of its broker to be renewed.
         changing: done when the broker has answered to the renewal that is under way; None: none is.
-        is_ending: whether its acknowledgement, or what else ends the renewals, is under way, or has
-            ended so that nobody knows whether the broker has done it. Renewed once more, the
-            message would come again.
+        endings: how many acknowledgements, or what else ends the renewals, are under way, or have
+            ended so that nobody knows whether the broker has done them.
+        is_left: whether its client has ended meanwhile.
     """
 
     __slots__ = (
-        "again_ms", "began_ms", "changing", "client_id", "due_s", "failures", "given", "group",
-        "handle", "is_ending", "is_queued", "lite_topic", "steps", "topic",
+        "again_ms", "began_ms", "changing", "client_id", "due_s", "endings", "failures", "given",
+        "group", "handle", "is_left", "is_queued", "lite_topic", "steps", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +73,13 @@ class Renewal:
         self.again_ms = 0
         self.is_queued = False
         self.changing: asyncio.Future[None] | None = None
-        self.is_ending = False
+        self.endings = 0
+        self.is_left = False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it may have ended. Renewed once more, the message would come again."""
+        return self.endings > 0
 
     async def changed(self) -> None:
         """Wait until no renewal is under way: ``handle`` is the one that is valid."""
@@ -139,11 +145,15 @@ class Renewals:
         return found
 
     def remove_client(self, client_id: str) -> list[Renewal]:
-        """Forget a client, and return the messages it had in work, without those that end."""
+        """Forget a client, and return the messages it had in work, without those that end.
+
+        Those are marked: if one does not end after all, nobody has it in work.
+        """
         found = list(self._by_client.pop(client_id, {}).values())
         self._count -= len(found)
         for renewal in found:
             self._unschedule(renewal)
+            renewal.is_left = renewal.is_ending
         return [renewal for renewal in found if not renewal.is_ending]
 
     def due(self, now_ms: int) -> list[Renewal]:
