@@ -323,8 +323,7 @@ async def test_what_a_client_that_has_ended_did_not_acknowledge_is_given_back(
         await say_bye(client)
         asked.clear()
         ends[0].set_exception(MQClientError("no connection"))
-        await mq.wait_until(lambda: renewal.endings == 1)
-        assert not receives._core._tasks  # the other one may be done
+        await mq.wait_until(lambda: renewal.endings == 1)  # the other one may be done
         ends[1].set_exception(MQClientError("no connection"))
         assert (await call).status.code == Code.INTERNAL_SERVER_ERROR
         await mq.wait_until(lambda: not receives._core._tasks)
@@ -589,6 +588,54 @@ async def test_a_broker_that_hangs_delays_no_renewals_of_another(
     released.set()
     await mq.wait_until(lambda: not receives._to_renew, what="the end of all renewals")
     assert asked["a"] == 150
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"popTime": "x"}, {"popTime": "1", "invisibleTime": str(1 << 70)}]
+)
+async def test_an_answer_to_a_renewal_that_says_nothing(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
+) -> None:
+    """It has failed, and is tried again."""
+    receives = receives_of(mq)
+
+    async def invoke(*_: Any) -> RemotingCommand:
+        return RemotingCommand(code=0, ext_fields={"reviveQid": "0"} | fields)
+
+    monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+    renewal = of_broker("a", 1, mq.clock())
+    receives.renewals.add(renewal, visible_at(renewal.handle))
+    receives.renew_due()
+    await mq.wait_until(lambda: renewal.failures == 1)
+    assert renewal.handle == renewal.given
+    assert renewal.due_s == renewal.again_ms // 1000 > 0
+
+
+async def test_a_renewal_that_fails_as_nobody_foresaw_ends_no_others(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receives = receives_of(mq)
+
+    async def invoke(broker: str, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
+        if fields["offset"] == "0":
+            raise LookupError("nobody foresaw it")
+        return _renewed(fields, mq.clock())
+
+    monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+    found = [of_broker("a", number, mq.clock()) for number in range(250)]
+    for renewal in found:
+        receives.renewals.add(renewal, visible_at(renewal.handle))
+    tasks: list[asyncio.Task[None]] = []
+    start = receives._core.start
+    monkeypatch.setattr(receives._core, "start", lambda work: tasks.append(start(work)))
+    receives._is_renewing = True  # not by the server's own clock
+    await receives._renew_all()
+    (task,) = tasks
+    with pytest.raises(LookupError):
+        await task
+    await receives._renew_all()
+    await mq.wait_until(lambda: not receives._to_renew)
+    assert all(renewal.steps for renewal in found[1:])
 
 
 @pytest.mark.parametrize(("fails_after_s", "tries", "left_s"), [(0, 3, 3), (3, 2, 4)])

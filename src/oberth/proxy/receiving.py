@@ -388,6 +388,10 @@ class Receives:
                 await asyncio.gather(*map(self._renew, some))
         finally:
             del self._to_renew[broker]
+            for renewal in waiting:  # one of those before them has failed as nobody foresaw
+                renewal.is_queued = False
+                if self.renewals.get(renewal.client_id, renewal.given) is renewal:
+                    self.renewals.schedule(renewal, visible_at(renewal.handle))
 
     async def _renew(self, renewal: Renewal) -> None:
         """Renew a message, if its client still works on it."""
@@ -423,6 +427,8 @@ class Receives:
             )
             if answer.code != ResponseCode.SUCCESS:
                 raise MQClientError(answer.remark or f"code {answer.code}")
+            handle = renewed(renewal.handle, old, answer)
+            visible_ms = visible_at(handle)
         except (TimeoutError, OberthError) as error:
             renewal.failures += 1
             _LOG.info(
@@ -439,9 +445,9 @@ class Receives:
             return
         renewal.failures = renewal.again_ms = 0
         renewal.steps += 1
-        renewal.handle = renewed(renewal.handle, old, answer)
+        renewal.handle = handle
         if self.renewals.get(renewal.client_id, renewal.given) is renewal:
-            self.renewals.schedule(renewal, visible_at(renewal.handle))
+            self.renewals.schedule(renewal, visible_ms)
 
     @asynccontextmanager
     async def _ending(self, client_id: str, given: str) -> AsyncIterator[str]:
