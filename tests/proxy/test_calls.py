@@ -967,6 +967,18 @@ async def test_a_lite_consumer_whose_settings_are_not_known(ordered: bool) -> No
         assert [each.message_queue.id for each in answer.assignments] == [-1]
 
 
+@pytest.mark.parametrize("kind", ["SIMPLE_CONSUMER", "PUSH_CONSUMER"])
+async def test_who_is_no_lite_consumer_gets_the_topic_of_a_bound_group(kind: str) -> None:
+    settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    async with EmbeddedBroker(settings, grpc=True) as mq, client_of(mq, kind) as client:
+        add_topic(mq, "L", "LITE")
+        add_group(mq, "LG", attributes={"+lite.bind.topic": "L"})
+        await subscribe(client, "L", "LG", kind)
+        await send(client, message("L", b"x", "LITE", lite_topic="a"))
+        found = await receive(client, receiving("L", "LG"))
+        assert [each.body for each in found] == [b"x"]
+
+
 async def test_the_shortest_times_may_be_shorter() -> None:
     settings = {
         "minInvisibleTimeMillsForRecv": "0",

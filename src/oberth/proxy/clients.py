@@ -47,12 +47,12 @@ def takes_lite_topics(
 ) -> bool:
     """Whether what a group gets of a topic are messages of its lite topics.
 
-    So it is for a lite consumer, and for any client of a group that is bound to the topic: behind
-    a start of the server its settings may come later than its calls.
+    So it is for a lite consumer. Behind a start of the server a client's settings may come later
+    than its calls: until then it is taken for one if its group is bound to the topic.
     """
     settings = None if client is None else client.settings
-    if settings is not None and settings.client_type in LITE_CONSUMERS:
-        return True
+    if settings is not None:
+        return settings.client_type in LITE_CONSUMERS
     return config is not None and config.attributes.get("lite.bind.topic") == topic
 
 
