@@ -37,6 +37,7 @@ from oberth.namesrv.name_server import NameServer
 from oberth.namesrv.namesrv_config import NamesrvConfig
 from oberth.proxy import cluster as cluster_module
 from oberth.proxy import messages as m
+from oberth.proxy.begun import BROKER_TIMEOUT_S
 from oberth.proxy.cluster import ClusterBackend, ClusterPeer, Facts
 from oberth.proxy.codes import Code, code_of
 from oberth.proxy.front import Front, FrontConfig
@@ -50,6 +51,8 @@ from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 NAMES = ("broker-a", "broker-b")
+SYN_AGAIN_S = 1.0
+"""Behind which TCP sends a first packet again that was not answered."""
 
 
 @dataclass
@@ -476,6 +479,11 @@ def test_brokers_that_are_missed_have_an_end(monkeypatch: pytest.MonkeyPatch) ->
         assert backend.has_broker("9 0")
 
     asyncio.run(flood())
+
+
+def test_a_connection_may_take_a_second_syn() -> None:
+    """The first one may be lost; and another broker has as much time."""
+    assert SYN_AGAIN_S < cluster_module.CONNECT_TIMEOUT_S <= BROKER_TIMEOUT_S / 2
 
 
 async def test_what_a_silent_host_did_not_get_goes_to_another(

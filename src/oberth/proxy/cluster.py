@@ -71,9 +71,10 @@ started knows of a broker when that registers next."""
 MISSED_MAX: Final = 1_000
 """Brokers of which this is known."""
 
-CONNECT_TIMEOUT_S: Final = 1.0
-"""How long a connection to a broker may take: a third of the time that a call has, so that what a
-silent host did not get can go to another broker."""
+CONNECT_TIMEOUT_S: Final = 1.5
+"""How long a connection to a broker may take: half of the time that a call has, so that what a
+silent host did not get can go to another broker, and more than the second behind which a SYN that
+was lost is sent again."""
 
 CALL_MAX_S: Final = 30.0
 """The longest that a command may take, a poll of 20 s among them."""
