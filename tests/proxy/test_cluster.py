@@ -481,6 +481,22 @@ def test_brokers_that_are_missed_have_an_end(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(flood())
 
 
+def test_a_broker_that_is_missed_gives_its_address_to_another() -> None:
+    """Acknowledgements of the one would hit messages of the other."""
+
+    async def rename() -> None:
+        backend = ClusterBackend(ClientConfig(namesrv_addr="127.0.0.1:1"))
+        backend._addresses = {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}
+        answers: list[dict[str, str]] = [{}, {"c": "127.0.0.1:1"}, {}]
+        for known in answers:
+            backend._note_missed(known)
+            backend._addresses = known
+        assert set(backend._missed) == {"b", "c"}
+        assert not backend.has_broker("a")
+
+    asyncio.run(rename())
+
+
 def test_a_connection_may_take_a_second_syn() -> None:
     """The first one may be lost; and another broker has as much time."""
     assert SYN_AGAIN_S < cluster_module.CONNECT_TIMEOUT_S <= BROKER_TIMEOUT_S / 2

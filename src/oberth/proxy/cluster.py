@@ -207,13 +207,19 @@ class ClusterBackend:
         return known
 
     def _note_missed(self, known: dict[str, str]) -> None:
-        """Keep the addresses of brokers that were known and are not named any more."""
+        """Keep the addresses of brokers that were known and are not named any more.
+
+        An address that another broker has now is not kept.
+        """
         now = asyncio.get_running_loop().time()
         missed = {
             name: (address, now + MISSED_S) for name, address in self._addresses.items()
         } | self._missed
+        taken = set(known.values())
         left = [
-            (name, entry) for name, entry in missed.items() if name not in known and entry[1] > now
+            (name, entry)
+            for name, entry in missed.items()
+            if name not in known and entry[0] not in taken and entry[1] > now
         ]
         self._missed = dict(left[:MISSED_MAX])
 
