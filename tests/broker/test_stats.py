@@ -76,6 +76,17 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     assert stats.find(GROUP_GET_NUMS, "U@G") is None
 
 
+def test_a_deletion_takes_no_counters_of_names_with_an_at_sign() -> None:
+    stats = BrokerStats("C", 0)
+    for key in ("%LMQ%$T$user@G", "%LMQ%$T$user@home@G", "T@%LMQ%c@d"):
+        stats.item(GROUP_GET_NUMS, key).add(1)
+    stats.topic_deleted("%LMQ%$T$user")
+    stats.group_deleted("d")
+    assert [key for key, _ in stats.items(GROUP_GET_NUMS)] == ["%LMQ%$T$user@home@G", "T@%LMQ%c@d"]
+    stats.topic_deleted("T")
+    assert [key for key, _ in stats.items(GROUP_GET_NUMS)] == ["%LMQ%$T$user@home@G"]
+
+
 def test_counters_of_groups_are_limited_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_module, "COUNTERS_MAX", 10)
     stats = BrokerStats("C", 0)

@@ -15,6 +15,7 @@ from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store import message_store
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner
+from oberth.store.offline.findings import FindingKind
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.verify import verify
 from oberth.store.queue_ends import FILE_NAME
@@ -204,6 +205,24 @@ def test_light_queues_are_forgotten_with_their_numbers(tmp_path: Path) -> None:
     assert "%LMQ%a" not in store.commit_log.topics, "names are clients': they would add up"
     assert put(store, "%LMQ%a") == 0
     store.shutdown()
+
+
+def test_offsets_of_light_queues_with_an_at_sign_are_their_own(tmp_path: Path) -> None:
+    """`verify` compared them with the end of the queue whose name is the part before the sign."""
+    store = opened(tmp_path / "store")
+    put(store, "%LMQ%$T$user")
+    for _ in range(3):
+        put(store, "%LMQ%$T$user@home")
+    store.dispatch_nowait()
+    store.shutdown()
+    config = tmp_path / "store" / "config"
+    config.mkdir(exist_ok=True)
+    table = {"%LMQ%$T$user@home@G": {"0": 3}, "%LMQ%$T$user@G": {"0": 2}}
+    (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    with StoreReader(tmp_path / "store") as reader:
+        findings = verify(reader).findings
+    past = [each for each in findings if each.kind is FindingKind.CONSUMER_OFFSET]
+    assert [(each.topic, each.queue_offset) for each in past] == [("%LMQ%$T$user", 2)]
 
 
 def test_threads_take_turns_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
+from oberth.formats.config_files import split_offset_key
+
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
@@ -130,6 +132,11 @@ def _sample(samples: deque[_Sample], now_ms: int, period_ms: int, times: int, va
     samples.append((now_ms, times, value))
 
 
+def _pair(key: str) -> tuple[str, str]:
+    """Topic and group of a key; "" for both of one that names no such pair."""
+    return split_offset_key(key) or ("", "")
+
+
 def _window(samples: deque[_Sample]) -> dict[str, Any]:
     if not samples:
         return {"avgpt": 0.0, "sum": 0, "tps": 0.0}
@@ -223,13 +230,13 @@ class BrokerStats:
         for name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
             self._items[name].pop(topic, None)
         for items in self._items.values():
-            for key in [key for key in items if key.rpartition(SEPARATOR)[0] == topic]:
+            for key in [key for key in items if _pair(key)[0] == topic]:
                 self._drop(items, key)
 
     def group_deleted(self, group: str) -> None:
         """Forget what belongs to a group."""
         for items in self._items.values():
-            for key in [key for key in items if key.endswith(f"{SEPARATOR}{group}")]:
+            for key in [key for key in items if _pair(key)[1] == group]:
                 self._drop(items, key)
 
     def on_time(self, now_ms: int) -> None:

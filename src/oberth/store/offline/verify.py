@@ -25,7 +25,12 @@ from oberth.formats import batch_consume_queue as batch
 from oberth.formats import checkpoint as checkpoint_format
 from oberth.formats import consume_queue as cq
 from oberth.formats import paths
-from oberth.formats.config_files import CONFIG_FILES, ConsumerOffsets, DelayOffsets
+from oberth.formats.config_files import (
+    CONFIG_FILES,
+    ConsumerOffsets,
+    DelayOffsets,
+    split_offset_key,
+)
 from oberth.formats.message import SCHEDULE_TOPIC, MessageExt
 from oberth.formats.names import LMQ_PREFIX, is_lmq, is_stored_topic, is_system_topic
 from oberth.formats.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
@@ -572,7 +577,7 @@ class VerifyRun:
 
     def _consumer_offsets(self, file: str, offsets: ConsumerOffsets) -> None:
         for key, table in offsets.offset_table.items():
-            topic = key.partition("@")[0]
+            topic, _ = split_offset_key(key) or (key, "")
             for queue_id, offset in table.items():
                 self._offset_within(file, key, QueueKey(topic, queue_id), offset)
 
