@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -89,6 +90,79 @@ def test_loops_and_polls() -> None:
         ):
             assert len(puller.poll(5000)) > 0
             assert admin.topic_list("DefaultCluster").count("T") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "during", "thread ended"])
+def test_a_shutdown_waits_for_no_loop_that_its_thread_has_left(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread of a pool lives on; the shutdown waited for it until it gave up."""
+    in_hand, gate = threading.Event(), threading.Event()
+    with EmbeddedBroker() as mq, ThreadPoolExecutor(1) as pool:
+        with blocking.Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            producer.send(Message("T", b"x"))
+        consumer = blocking.PushConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+        )
+        consumer.start()
+
+        def work() -> None:
+            for _ in consumer:
+                in_hand.set()
+                gate.wait()
+                break
+
+        if when == "thread ended":
+            gate.set()
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            consumer.shutdown()
+        elif when == "before":
+            gate.set()
+            pool.submit(work).result()
+            consumer.shutdown()
+        else:
+            working = pool.submit(work)
+            in_hand.wait()
+            with ThreadPoolExecutor(1) as stopper:
+                stopping = stopper.submit(consumer.shutdown)
+                mq.wait_until(lambda: consumer._closing)
+                gate.set()
+                working.result()
+                stopping.result()
+        assert "listeners still run" not in caplog.text
+        assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+        assert mq.lag("g", "T") == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_block_is_not_the_end_of_another_threads_message(
+    ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its loop may have failed, and its message was committed."""
+    with EmbeddedBroker() as mq, ThreadPoolExecutor(1) as pool:
+        with blocking.Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            producer.send(Message("T", b"x"))
+
+        with blocking.PushConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+        ) as consumer:
+
+            def work() -> None:
+                with contextlib.suppress(ZeroDivisionError):
+                    for _ in consumer:
+                        raise ZeroDivisionError
+
+            if ends:
+                thread = threading.Thread(target=work)
+                thread.start()
+                thread.join()
+            else:
+                pool.submit(work).result()
+        assert "listeners still run" not in caplog.text
+        assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+        assert mq.lag("g", "T") == 0
 
 
 def test_errors_come_through_and_the_loop_is_guarded() -> None:

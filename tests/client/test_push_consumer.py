@@ -322,6 +322,99 @@ async def test_shutdown_leaves_what_other_tasks_have_in_hand(
     assert mq.lag("g", "T") == 0
 
 
+@pytest.mark.parametrize("how", ["task", "gather", "wait_for", "inner loop"])
+async def test_a_loop_has_its_shutdown_done_by_another_task(
+    mq: EmbeddedBroker, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop's task waited for the shutdown, and the shutdown for it, until it gave up."""
+    await fill(mq, "T", [b"x"])
+    await fill(mq, "U", [b"y"])
+    consumer = PushConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST)
+    await consumer.start()
+    async for _ in consumer:
+        if how == "task":
+            await asyncio.create_task(consumer.shutdown())
+        elif how == "gather":
+            await asyncio.gather(consumer.shutdown(), asyncio.sleep(0))
+        elif how == "wait_for":
+            await asyncio.wait_for(consumer.shutdown(), 100)
+        else:
+            async with PushConsumer(
+                "h", {"U": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+            ) as inner:
+                async for _ in inner:
+                    await asyncio.create_task(consumer.shutdown())
+                    break
+    assert "listeners still run" not in caplog.text
+    assert len(mq.messages("SCHEDULE_TOPIC_XXXX")) == 1
+    assert mq.lag("g", "T") == 0
+
+
+async def test_a_shutdown_by_a_task_from_before_the_loop_waits_for_it(mq: EmbeddedBroker) -> None:
+    """As by a handler of a signal. A loop that ends well meanwhile has done its message."""
+    await fill(mq, "T", [b"x"])
+    consumer = PushConsumer("g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST)
+    await consumer.start()
+    stop = asyncio.Event()
+
+    async def stopping() -> None:
+        await stop.wait()
+        await consumer.shutdown()
+
+    async def work() -> None:
+        async for _ in consumer:
+            stop.set()
+            await mq.wait_until(lambda: consumer._closing)
+            assert mq.lag("g", "T") == 1
+            break
+
+    stopper = asyncio.create_task(stopping())
+    await asyncio.create_task(work())
+    await stopper
+    assert mq.messages("SCHEDULE_TOPIC_XXXX") == []
+    assert mq.lag("g", "T") == 0
+
+
+@pytest.mark.parametrize("end", ["well", "failed"])
+async def test_a_loop_that_ends_after_its_shutdown_has_no_say(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    await fill(mq, "T", [b"x"])
+    consumer = PushConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+        await_termination_ms_when_shutdown=1,
+    )  # fmt: skip
+    in_hand, gate = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async for _ in consumer:
+            in_hand.set()
+            await gate.wait()
+            if end == "failed":
+                raise ZeroDivisionError
+            break
+
+    for is_restarted in (False, True):
+        in_hand.clear()
+        gate.clear()
+        await consumer.start()
+        task = asyncio.create_task(work())
+        await in_hand.wait()
+        await consumer.shutdown()
+        assert "listeners still run" in caplog.text
+        if is_restarted:
+            await consumer.start()
+        gate.set()
+        await asyncio.wait([task])
+        task.exception()
+        await asyncio.sleep(0)  # its callbacks
+        await asyncio.sleep(0)
+        assert "in the background" not in caplog.text
+    await consumer.shutdown()
+    assert mq.messages("SCHEDULE_TOPIC_XXXX") == []
+    assert mq.lag("g", "T") == 1
+
+
 async def test_a_message_that_was_asked_for_with_a_timeout_is_done_with_the_block(
     mq: EmbeddedBroker,
 ) -> None:

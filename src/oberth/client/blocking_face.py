@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from oberth.client.consume_service import CALLER
+from oberth.client.consume_service import CALLER, MessageIterator
 from oberth.errors import MQClientError
 from oberth.remoting.aio.loop import loop_factory
 
@@ -126,6 +126,15 @@ class LoopThread:
             raise
 
 
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have the loop call a function, before what this thread calls next; does not wait.
+
+        It takes no lock: a generator may be closed anywhere, also on the loop.
+        """
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(callback)
+
+
 LOOP: Final = LoopThread()
 """The loop of all blocking objects."""
 
@@ -191,12 +200,17 @@ def _iterate(self: Any) -> Iterator[Any]:
         return await iterator.__anext__()
 
     iterator = LOOP.call(begin)
-    while True:
-        try:
-            item = LOOP.call(lambda: step(iterator))
-        except StopAsyncIteration:
-            return
-        yield item
+    try:
+        while True:
+            try:
+                item = LOOP.call(lambda: step(iterator))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        # What a push consumer's loop has in hand is waited for no longer.
+        if isinstance(iterator, MessageIterator) and self._pid == os.getpid():
+            LOOP.post(iterator.leave)
 
 
 def public_names(async_class: type) -> list[str]:

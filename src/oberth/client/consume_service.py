@@ -13,6 +13,7 @@ import inspect
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -397,23 +398,37 @@ def current_caller() -> threading.Thread | asyncio.Task[Any] | None:
     return CALLER.get() or asyncio.current_task()
 
 
+LOOPS: Final[ContextVar[tuple[weakref.ref[MessageIterator], ...]]] = ContextVar(
+    "LOOPS", default=()
+)
+"""The loops whose bodies run here. The tasks that such a body starts inherit them."""
+
+
 class MessageIterator(AsyncIterator[MessageExt]):
     """One ``async for`` over a consumer; several may run, each message goes to one of them.
 
     Attributes:
         job: the message in hand.
         caller: who asked for it.
+        has_left: whether a thread has left its ``for``, though the thread itself may go on.
     """
 
     def __init__(self, service: ConsumeService) -> None:
         self._service = service
         self.job: ConsumeJob | None = None
         self.caller: threading.Thread | asyncio.Task[Any] | None = None
+        self.has_left = False
         self._verdict: ConsumeStatus | None = None
+        self._when_left: Callable[[], None] | None = None
 
     async def __anext__(self) -> MessageExt:
         self.settle(None)
         self.caller = current_caller()
+        loops = LOOPS.get()
+        if not any(each() is self for each in loops):
+            # Outer loops have a message in hand.
+            others = [each for each in loops if (loop := each()) is not None and loop.job]
+            LOOPS.set((*others, weakref.ref(self)))
         job = await self._service.next_job()
         if job is None:
             raise StopAsyncIteration
@@ -440,11 +455,39 @@ class MessageIterator(AsyncIterator[MessageExt]):
             self._service.put_back([job])
         self._verdict = None
 
+    def call_when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back when the task that is at the message in hand ends, or its thread leaves."""
+        if isinstance(self.caller, asyncio.Task):
+            self.caller.add_done_callback(lambda _: callback())
+        else:
+            self._when_left = callback
+
+    def leave(self) -> None:
+        """A thread has left its ``for``: it asks for no more messages."""
+        self.has_left = True
+        if self._when_left is not None:
+            self._when_left()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the service is closed, so that nobody hears what became of the message."""
+        return self._service.is_closed
+
+    @property
+    def is_callers(self) -> bool:
+        """Whether who calls now is the task or thread that asked for the message in hand."""
+        return self.caller is current_caller()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the loop itself calls: its task, one that its body started, or its thread."""
+        return self.is_callers or any(each() is self for each in LOOPS.get())
+
     @property
     def is_worked_on(self) -> bool:
         """Whether somebody else than who calls now is still at the message in hand."""
         caller = self.caller
-        if self.job is None or caller is None or caller is current_caller():
+        if self.job is None or caller is None or self.has_left or self.is_own:
             return False
         return caller.is_alive() if isinstance(caller, threading.Thread) else not caller.done()
 
@@ -455,3 +498,9 @@ class MessageIterator(AsyncIterator[MessageExt]):
         if self.job is None or not isinstance(caller, asyncio.Task) or not caller.done():
             return None
         return asyncio.CancelledError() if caller.cancelled() else caller.exception()
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether the task that asked for the message in hand has ended without an exception."""
+        caller = self.caller
+        return isinstance(caller, asyncio.Task) and caller.done() and self.failure is None

@@ -228,7 +228,7 @@ class PushConsumer(GroupConsumer):
         trace: TracebackType | None,
     ) -> None:
         # A block that ends without an exception is done with its message in hand. Of what others
-        # have in hand it knows nothing.
+        # have in hand it knows nothing, unless their tasks have ended: how threads end is not seen.
         for iterator in self._iterators if error is None else ():
             if (failure := iterator.failure) is not None:
                 _LOG.warning(
@@ -236,7 +236,7 @@ class PushConsumer(GroupConsumer):
                     self.group,
                     exc_info=failure,
                 )
-            elif not iterator.is_worked_on:
+            elif iterator.is_callers or iterator.has_ended_well:
                 iterator.settle(ConsumeStatus.SUCCESS)
         await self.shutdown()
 
@@ -279,20 +279,24 @@ class PushConsumer(GroupConsumer):
     async def shutdown(self) -> None:
         """Leave the group: pulls stop, listeners end, offsets are committed, brokers are told.
 
-        A message that an ``async for`` in this task has in hand comes again, as do those of tasks
-        that have ended. The loops of other tasks are waited for as listeners are: a message is done
-        when its loop asks for the next one.
+        A message that an ``async for`` in this task has in hand comes again, also where its body
+        had a task made that calls this; so do those of tasks that have ended, and of threads that
+        have left their loops. The loops of others are waited for as listeners are: a message is
+        done when its loop asks for the next one, or its task ends without an exception.
         """
         if self._instance is None:
             return
         self._closing = True
         service = self._service
+        # Before the lock, as who has it may wait for what this task has in hand.
         for iterator in self._iterators:
             self._leave_loop(iterator)
         async with self._rebalance_lock:
             for assigned in self.assigned.values():
                 assigned.process_queue.drop()
                 self._stop_queue(assigned)
+            for iterator in self._iterators:
+                self._leave_loop(iterator)  # it may have been given one meanwhile, and is no more
             await self._wait_listeners(self.await_termination_ms_when_shutdown / 1000)
             if service is not None:
                 await service.aclose()
@@ -320,13 +324,26 @@ class PushConsumer(GroupConsumer):
         await self._leave()
 
     def _leave_loop(self, iterator: MessageIterator) -> None:
-        """What an ``async for`` has in hand comes again; if need be, when its task has ended."""
+        """What an ``async for`` has in hand comes again, unless somebody is still at it."""
         if iterator.is_worked_on:
-            if isinstance(iterator.caller, asyncio.Task):
-                iterator.caller.add_done_callback(lambda _: self._leave_loop(iterator))
-        elif self.message_model is MessageModel.BROADCASTING:
+            iterator.call_when_ended(lambda: self._loop_ended(iterator))
+        else:
+            self._give_up_in_hand(iterator)
+
+    def _loop_ended(self, iterator: MessageIterator) -> None:
+        if iterator.has_ended_well and not iterator.is_cut_off:
+            iterator.settle(ConsumeStatus.SUCCESS)
+        else:
+            self._give_up_in_hand(iterator)
+
+    def _give_up_in_hand(self, iterator: MessageIterator) -> None:
+        """What an ``async for`` has in hand comes again."""
+        job = iterator.job
+        if job is None or iterator.is_cut_off:
+            return
+        if self.message_model is MessageModel.BROADCASTING:
             iterator.put_back()  # brokers deliver nothing again; it is not committed
-        elif iterator.job is not None:
+        else:
             iterator.settle(ConsumeStatus.RECONSUME_LATER)
 
     async def _wait_listeners(self, timeout_s: float) -> None:
@@ -592,6 +609,8 @@ class PushConsumer(GroupConsumer):
         if error is not None:
             what = f"{job.messages[0].msg_id} of {job.assigned.queue}"
             self._failures.note(self.group, what, error, asyncio.get_running_loop().time())
+        if self._instance is None:
+            return  # the shutdown did not wait so long, and has not committed it
         self._note_rates(job, status)
         if self._trace is not None:
             self._note_trace(job, status, error)
