@@ -415,6 +415,38 @@ async def test_a_loop_that_ends_after_its_shutdown_has_no_say(
     assert mq.lag("g", "T") == 1
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_shutdown_is_no_failed_attempt_that_ends_in_a_dead_letter(
+    mq: EmbeddedBroker, orderly: bool
+) -> None:
+    await fill(mq, "T", [b"x"])
+    for _ in range(2):
+        consumer = PushConsumer(
+            "g", {"T": "*"}, orderly=orderly, max_reconsume_times=0,
+            namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+        )  # fmt: skip
+        await consumer.start()
+        async for message in consumer:
+            assert message.body == b"x"
+            await consumer.shutdown()
+        assert mq.dead_letters("g") == []
+        assert mq.lag("g", "T") == 1
+
+
+async def test_what_a_loop_has_refused_is_refused_though_it_shuts_down(mq: EmbeddedBroker) -> None:
+    await fill(mq, "T", [b"x"])
+    consumer = PushConsumer(
+        "g", {"T": "*"}, max_reconsume_times=0, namesrv_addr=mq.namesrv_addr,
+        consume_from_where=FIRST,
+    )  # fmt: skip
+    await consumer.start()
+    async for message in consumer:
+        consumer.reconsume_later(message)
+        await consumer.shutdown()
+    assert [message.body for message in mq.dead_letters("g")] == [b"x"]
+    assert mq.lag("g", "T") == 0
+
+
 async def test_a_message_that_was_asked_for_with_a_timeout_is_done_with_the_block(
     mq: EmbeddedBroker,
 ) -> None:

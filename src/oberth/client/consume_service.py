@@ -474,6 +474,11 @@ class MessageIterator(AsyncIterator[MessageExt]):
         return self._service.is_closed
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the message in hand was refused."""
+        return self._verdict is not None
+
+    @property
     def is_callers(self) -> bool:
         """Whether who calls now is the task or thread that asked for the message in hand."""
         return self.caller is current_caller()

@@ -60,7 +60,7 @@ from oberth.client.retry import (
     PULL_SUSPENDED_DELAY_S,
     IdlePulls,
 )
-from oberth.client.send_back import send_message_back, send_to_retry_topic
+from oberth.client.send_back import retry_times_max, send_message_back, send_to_retry_topic
 from oberth.client.subscriptions import MessageSelector, build_subscription_data, check_listener
 from oberth.errors import MQBrokerError, MQClientError, OberthError
 from oberth.formats import names
@@ -337,12 +337,16 @@ class PushConsumer(GroupConsumer):
             self._give_up_in_hand(iterator)
 
     def _give_up_in_hand(self, iterator: MessageIterator) -> None:
-        """What an ``async for`` has in hand comes again."""
+        """What an ``async for`` has in hand comes again, and does not become a dead letter."""
         job = iterator.job
         if job is None or iterator.is_cut_off:
             return
-        if self.message_model is MessageModel.BROADCASTING:
-            iterator.put_back()  # brokers deliver nothing again; it is not committed
+        limit = retry_times_max(self.max_reconsume_times)
+        is_last = any(message.reconsume_times >= limit for message in job.messages)
+        if self.message_model is MessageModel.BROADCASTING or (
+            (self.orderly or is_last) and not iterator.is_refused
+        ):
+            iterator.put_back()  # it is not committed
         else:
             iterator.settle(ConsumeStatus.RECONSUME_LATER)
 
