@@ -964,13 +964,14 @@ class Verdicts:
     """An owner of a service that may always consume, and what it is told."""
 
     def __init__(self) -> None:
+        self.begun: list[int] = []
         self.done: list[int] = []
 
     def may_consume(self, assigned: AssignedQueue) -> bool:
         return True
 
     def on_job_start(self, job: ConsumeJob) -> None:
-        pass
+        self.begun += [message.queue_offset for message in job.messages]
 
     def on_job_done(
         self, job: ConsumeJob, status: ConsumeStatus, error: BaseException | None
@@ -1029,7 +1030,7 @@ async def test_a_thread_calls_the_listener_only_while_it_should(
     monkeypatch.setattr(service, "put_back", noted)
     gate.set()
     await returned.wait()
-    assert called == owner.done == [0]
+    assert called == owner.begun == owner.done == [0]
     if end != "abandoned":  # else somebody else has them
         assert assigned.process_queue.consuming == 0
         assert [each.queue_offset for each in assigned.process_queue.pending] == [*range(1, 8)]
@@ -1056,7 +1057,7 @@ async def test_a_thread_gives_back_what_is_behind_a_slow_call(
     service._thread_cost_s = 1e-6
     service.ready(assigned)
     assert [await given_back.get() for _ in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert owner.done == [*range(8)]
+    assert owner.begun == owner.done == [*range(8)]
     assert (assigned.process_queue.commit_offset, assigned.process_queue.consuming) == (8, 0)
     await service.aclose()
 

@@ -79,7 +79,7 @@ class JobOwner(Protocol):
         """A listener's verdict."""
 
     def on_job_start(self, job: ConsumeJob) -> None:
-        """A listener is about to be called."""
+        """A listener is about to be called, maybe in a thread."""
 
 
 class ConsumeService:
@@ -195,7 +195,6 @@ class ConsumeService:
             process_queue.last_consume_ms = now_ms
             job = ConsumeJob(assigned, messages, now_ms)
             self.running.add(job)
-            self._owner.on_job_start(job)
             return job
         return None
 
@@ -222,6 +221,10 @@ class ConsumeService:
             if not future.done():
                 future.set_result(None)
                 return
+
+    def on_job_start(self, job: ConsumeJob) -> None:
+        """A server begins with a job; one that it only takes and puts back was never begun."""
+        self._owner.on_job_start(job)
 
     def finish(
         self, job: ConsumeJob, status: ConsumeStatus | None, error: BaseException | None = None
@@ -265,6 +268,7 @@ class ConsumeService:
                 if job is None:
                     return
                 turn_end = loop.time() + TURN_S
+            self.on_job_start(job)
             status: ConsumeStatus | None
             error: BaseException | None = None
             try:
@@ -318,6 +322,7 @@ class ConsumeService:
             if is_slow or self._closed or job.abandoned or job.assigned.is_gone:
                 left.append(job)
                 continue
+            self.on_job_start(job)
             status, error = self.call(job)
             self._thread_done.append((job, status, error))
             called, now = now, time.perf_counter()
@@ -433,6 +438,7 @@ class MessageIterator(AsyncIterator[MessageExt]):
         if job is None:
             raise StopAsyncIteration
         self.job = job
+        self._service.on_job_start(job)
         return job.messages[0]
 
     def refuse(self, delay_level: int) -> None:

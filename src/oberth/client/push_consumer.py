@@ -592,11 +592,11 @@ class PushConsumer(GroupConsumer):
         return self.orderly and self.message_model is MessageModel.CLUSTERING
 
     def on_job_start(self, job: ConsumeJob) -> None:
-        """A listener is about to be called."""
-        if self._trace is not None:
+        """A listener is about to be called, maybe in a thread."""
+        if (trace := self._trace) is not None:
             from oberth.client.trace import sub_before_record  # noqa: PLC0415 - for traces
 
-            self._trace.add(
+            trace.add(
                 sub_before_record(
                     group=self.group,
                     message=message,
