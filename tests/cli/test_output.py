@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
+from oberth.cli.output import write_result_file
 
 Golden = Callable[[str], Any]
 
@@ -119,3 +122,64 @@ def test_findings_that_nobody_reads_are_findings(golden_store: Golden, form: lis
     done = without_a_reader("store", "verify", str(root), *form)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes have names in /dev/fd there")
+def test_results_go_into_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        write_result_file(f"/dev/fd/{writing}", "a result\n")
+        os.close(writing)
+        assert pipe.read() == b"a result\n"
+    link = tmp_path / "out"
+    link.symlink_to("/dev/stdout")
+    words = ("from oberth.cli.output import write_result_file as w", f"w({str(link)!r}, 'one')")
+    program = "; ".join((*words, "print(' and two')"))
+    into_a_pipe = without_streams("| cat", sys.executable, "-c", program)
+    assert (into_a_pipe.stdout, into_a_pipe.stderr) == ("one and two\n", "")
+    # What stdout goes to is not replaced: what follows would be lost.
+    kept = tmp_path / "kept"
+    kept.write_text("zero, ")
+    appended = without_streams(f">> {shlex.quote(str(kept))}", sys.executable, "-c", program)
+    assert appended.stderr == ""
+    assert kept.read_text() == "zero, one and two\n"
+
+
+def test_a_file_that_keeps_its_place_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "result", tmp_path / "result.tmp"
+    path.write_text("a result that is longer than the next")
+    other.write_text("of somebody else")
+    path.chmod(0o600)
+    before = path.stat()
+    for number in (errno.EBUSY, errno.EPERM):
+
+        def refuse(source: str, target: str, number: int = number) -> None:
+            assert stat.S_IMODE(os.stat(source).st_mode) == 0o600
+            raise OSError(number, os.strerror(number), source, None, target)
+
+        monkeypatch.setattr(os, "replace", refuse)
+        write_result_file(str(path), f"{number}")
+        assert path.read_text() == f"{number}"
+        assert path.stat().st_ino == before.st_ino
+        assert sorted(tmp_path.iterdir()) == [path, other]
+    monkeypatch.undo()
+    write_result_file(str(path), "the next")
+    assert (path.read_text(), other.read_text()) == ("the next", "of somebody else")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(tmp_path.iterdir()) == [path, other]
+
+
+def test_the_error_of_a_result_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    path = tmp_path / "result"
+    with pytest.raises(OSError, match="result") as raised:
+        write_result_file(str(path), "a result")
+    assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(path))
+    assert not list(tmp_path.iterdir())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import os
 import re
+import secrets
 import select
 import stat
 import sys
@@ -18,6 +20,7 @@ from typing import Any, Final, TextIO
 import click
 
 from oberth.cli.hints import hint_for
+from oberth.errors import StoreFullError
 
 CELL_SIZE_MAX: Final = 1000
 """Characters of a table's cell; --json has all of them."""
@@ -27,6 +30,9 @@ _UNPRINTED: Final = re.compile(
     r"\ud800-\udfff]"
 )
 """What a terminal would obey, and what looks like nothing or turns the text round."""
+
+_NOT_REPLACED: Final = (errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS)
+"""Errors of a directory that takes no new file, or of a file that keeps its place."""
 
 
 class OutputFile(click.Path):
@@ -180,25 +186,77 @@ def reader_is_gone(stream: TextIO) -> bool:
 def write_result_file(path: str, text: str) -> None:
     """A command's result as a file, which is as it was until all of the result is on the disk.
 
-    What is no file, as /dev/stdout or a pipe, is written to; and so is a file in a directory where
-    this user can make none.
+    What is no file, as a pipe, and what stdout or stderr goes to is written to. So is a file that
+    no other can take the place of: this user may make none beside it, or it is mounted by itself.
 
     Raises:
         OSError: it cannot be written.
+        StoreFullError: the disk has no room for it.
     """
+    from oberth.store.files import is_full, named  # most commands write none
+
+    data = text.encode()
+    try:
+        there = os.stat(path)  # of a pipe in /dev/fd: what such a link reads is no path
+    except FileNotFoundError:
+        there = None
+    try:
+        if there is None:
+            _replace(path, data, None)
+        elif stream := _stream_to(there):
+            with open(stream, "wb", closefd=False) as file:
+                file.write(data)
+        elif not stat.S_ISREG(there.st_mode):
+            _write_in_place(path, data)
+        else:
+            try:
+                _replace(path, data, stat.S_IMODE(there.st_mode))
+            except OSError as error:
+                if error.errno not in _NOT_REPLACED:
+                    raise
+                _write_in_place(path, data)
+    except OSError as error:
+        if is_full(error):
+            raise StoreFullError(f"{path}: no room for {len(data)} bytes") from error
+        raise named(error, path) from error
+
+
+def _stream_to(there: os.stat_result) -> int:
+    """The descriptor of stdout or stderr if it goes to a file; 0 if neither does."""
+    for number in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(number), there):
+                return number
+    return 0
+
+
+def _replace(path: str, data: bytes, mode: int | None) -> None:
+    """Puts a file of these bytes in the place of another, under a name that nobody has first."""
     from oberth.store.files import OsFileSystem  # most commands write none
 
     target = os.path.realpath(path)
-    mode = os.stat(target).st_mode if os.path.exists(target) else None
-    if mode is not None and (
-        not stat.S_ISREG(mode) or not os.access(os.path.dirname(target), os.W_OK | os.X_OK)
-    ):
-        with open(target, "wb") as file:
-            file.write(text.encode())
-        return
-    OsFileSystem().write_file(target, text.encode())
-    if mode is not None:
-        os.chmod(target, stat.S_IMODE(mode))
+    fresh = os.path.join(os.path.dirname(target), f".oberth-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(fresh, "xb") as file:
+            if mode is not None:
+                os.chmod(fresh, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        OsFileSystem().rename(fresh, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.remove(fresh)
+        if isinstance(error, OSError):
+            # Nobody asked for the fresh name.
+            raise OSError(error.errno, error.strerror, path) from error
+        raise
+
+
+def _write_in_place(path: str, data: bytes) -> None:
+    # Without O_CREAT, which Linux refuses for another user's file or pipe in a sticky directory.
+    with open(os.open(path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        file.write(data)
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
