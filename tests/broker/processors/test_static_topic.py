@@ -207,6 +207,27 @@ async def test_send_and_read_through_moves(cluster: Cluster) -> None:
         assert (await cluster.ask(number, 32)).code == 0
 
 
+async def test_the_end_of_the_log_is_that_of_the_stretch(cluster: Cluster) -> None:
+    """With messages that are in the log and not dispatched."""
+    await cluster.create(0)
+    stores = [live.broker.parts.store for live in cluster.lives]
+    for store in stores:
+        store.confirmed_by_replicas = lambda: 0
+    await cluster.send(0, 3)
+    for committed, end in (("true", 0), ("", 0), ("false", 3)):
+        assert await cluster.offset(0, 30, committed=committed) == end
+    assert await cluster.offset(0, 30) == 0
+    await cluster.move(1, decide=False)  # the broker that leads asks the other one
+    assert await cluster.offset(1, 30, committed="false") == 3
+    assert await cluster.offset(1, 30) == 0
+    cluster.items[-1]["logicOffset"] = STEP
+    await cluster.decided(1)
+    await cluster.send(1, 2)
+    assert await cluster.offset(1, 30, committed="false") == STEP + 2
+    for store in stores:
+        store.confirmed_by_replicas = None
+
+
 async def test_batch_and_any_queue(cluster: Cluster) -> None:
     await cluster.create(0)
     await cluster.move(1)

@@ -229,10 +229,13 @@ class StaticTopicProcessor:
     async def _end(
         self, queue: LogicalQueue, item: LogicQueueMappingItem, fields: dict[str, str]
     ) -> int:
-        """The physical end of a stretch."""
+        """The physical end of a stretch; see ConsumerManageProcessor.max_offset for committed."""
         if queue.is_here(item):
             self._dispatching.now()
-            return self._store.max_offset_in_queue(queue.topic, item.queue_id)
+            end = self._store.max_offset_in_queue(queue.topic, item.queue_id)
+            if fields.get("committed", "").lower() in ("", "true"):
+                return end
+            return max(end, self._store.commit_log.queue_offset(queue.topic, item.queue_id))
         return await self._offset_of(item, RequestCode.GET_MAX_OFFSET, fields)
 
     async def min_offset(self, queue: LogicalQueue, fields: dict[str, str]) -> RemotingCommand:
