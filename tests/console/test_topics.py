@@ -197,6 +197,10 @@ async def test_a_line_that_a_full_disk_cut_off_hides_no_other(
         full.setattr(os, "write", _Full(os.write, 10))
         with pytest.raises(OSError, match="No space"):
             log.begin(0, user="u", peer="", write="w", fields={}, changes=[])
+        # A console that starts meanwhile writes nothing yet.
+        size = path.stat().st_size
+        log = AuditLog(str(path))
+        assert path.stat().st_size == size
     made = log.begin(0, user="u", peer="", write="w", fields={}, changes=[])
     log.end(0, made, outcome="done", text="")
     assert [each["phase"] for each in log.tail()] == ["end", "begin"]

@@ -106,7 +106,7 @@ class AuditLog:
         try:
             data = text.encode()
             size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
+            if data and size and os.pread(handle, 1, size - 1) != b"\n":
                 data = b"\n" + data  # a full disk cut the last line off
             while data:
                 data = data[os.write(handle, data) :]
