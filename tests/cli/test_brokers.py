@@ -42,6 +42,7 @@ from oberth.client import (
 )
 from oberth.client.admin import Admin
 from oberth.errors import OptionError
+from oberth.formats import names
 from oberth.remoting.bodies.base import result_at_once
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -223,6 +224,21 @@ async def test_what_was_popped_is_left_until_it_is_acknowledged() -> None:
                 await consumer.ack(each)
         while await left_of(admin, mq.address):
             mq.advance(seconds=20)
+
+
+async def test_replies_and_probes_are_left_for_nobody() -> None:
+    async with EmbeddedBroker() as mq, Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        info = await admin.cluster_info()
+        (cluster,), (broker,) = info.cluster_addr_table, info.broker_addr_table
+        async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            for topic in (names.reply_topic(cluster), broker):
+                await producer.send(Message(topic, b"1"))
+                assert len(mq.bodies(topic)) == 1
+            assert await left_of(admin, mq.address) == []
+            await producer.send(Message(names.reply_topic("of-nobody"), b"1"))
+        assert await left_of(admin, mq.address) == [
+            "no group has read 1 messages of of-nobody_REPLY_TOPIC",
+        ]  # fmt: skip
 
 
 async def test_no_store_is_called_empty_after_one_look(

@@ -363,7 +363,7 @@ async def spread(admin: Admin, processes: Iterable[BrokerProcess]) -> int:
     takers = [each.member.name for each in processes if not each.member.drains]
     topics = {name: await admin.all_topic_configs(addr) for name, addr in masters.items()}
     groups = {name: await admin.all_groups(addr) for name, addr in masters.items()}
-    own = {*masters, *(await admin.cluster_info()).cluster_addr_table}
+    own = await _own_topics(admin)
     made = 0
     for taker in takers:
         if taker not in masters:
@@ -380,6 +380,13 @@ async def spread(admin: Admin, processes: Iterable[BrokerProcess]) -> int:
                     await admin.create_group(group_config, broker_addr=masters[taker])
                     made += 1
     return made
+
+
+async def _own_topics(admin: Admin) -> set[str]:
+    """Topics that brokers make for themselves and name after themselves and their cluster."""
+    info = await admin.cluster_info()
+    clusters = info.cluster_addr_table
+    return {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
 
 
 def _is_brokers_own(topic: str, own: set[str]) -> bool:
@@ -402,6 +409,7 @@ async def left_of(admin: Admin, address: str) -> list[str]:
     its messages are left, too, as dead letters are.
     """
     runtime = await admin.broker_runtime_info(address)
+    own = await _own_topics(admin)
     here = await admin.all_consumer_offsets(address)
     readers: dict[str, set[str]] = {names.TRANS_HALF_TOPIC: {names.TRANS_GROUP}}
     for topic, group in here:
@@ -416,7 +424,7 @@ async def left_of(admin: Admin, address: str) -> list[str]:
         groups = readers.get(topic, set())
         if topic == names.TRANS_OP_HALF_TOPIC or topic.startswith(names.REVIVE_TOPIC_PREFIX):
             continue  # they tell of other messages; what is acknowledged stays in them
-        if _is_passed_by(topic) and not groups:
+        if _is_passed_by(topic, own) and not groups:
             continue
         stats = (await admin.broker_topic_stats(address, topic)).offset_table
         ends = {queue.queue_id: each for queue, each in stats.items()}
@@ -432,9 +440,15 @@ async def left_of(admin: Admin, address: str) -> list[str]:
     return [*_lags_text(lags), *_unread_text(unread), *_waits_text(runtime, halves)]
 
 
-def _is_passed_by(topic: str) -> bool:
-    """Whether the broker itself works a topic off, or nobody misses what is in it."""
-    return names.is_system_topic(topic) and topic != names.TRANS_CHECK_MAX_TIME_TOPIC
+def _is_passed_by(topic: str, own: Collection[str]) -> bool:
+    """Whether the broker itself works a topic off, or nobody misses what is in it.
+
+    Replies are handed to who waits for them; they, and probes of mqadmin in the topics named after
+    brokers, stay in the log, and no group ever reads them.
+    """
+    return topic in own or (
+        names.is_system_topic(topic) and topic != names.TRANS_CHECK_MAX_TIME_TOPIC
+    )
 
 
 def _lag(ends: Mapping[int, TopicOffset], committed: Mapping[int, int]) -> int:
