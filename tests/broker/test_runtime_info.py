@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import dispatching
 from oberth.broker.runtime_info import StoreRates, StoreTotals
 
 KEYS = ("getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps")
@@ -46,6 +47,18 @@ async def test_reads_that_find_nothing_are_misses(live: Any) -> None:
 async def _rates(live: Any) -> dict[str, float]:
     table = json.loads((await live.peer.call(28)).body_bytes())["table"]
     return {key: float(table[key].split(" ")[2]) for key in KEYS}
+
+
+async def test_the_table_is_of_what_was_appended(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "DISPATCH_S", 3_600.0)
+    await live.peer.send("T", b"x", 0)
+    await live.peer.pull("T", 0)
+    await live.peer.send("T", b"x", 0, properties={"DELAY": "5"})  # dispatched in an hour
+    table = json.loads((await live.peer.call(28)).body_bytes())["table"]
+    assert table["dispatchBehindBytes"] == "0"
+    assert table["scheduleMessageOffset_5"] == "0,1"
 
 
 async def test_how_long_puts_took(live: Any) -> None:

@@ -198,8 +198,9 @@ class BrokerAdminProcessor:
         )
 
     def runtime(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """28: how the broker is doing."""
+        """28: how the broker is doing, with what was appended up to now."""
         del channel
+        self._dispatch_now()
         return create_response(
             request,
             ResponseCode.SUCCESS,
