@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.rigs.dispatchers import dispatcher
 
 from oberth.broker.broker_config import read_configs
 from oberth.cli import brokers
@@ -239,6 +240,21 @@ async def test_replies_and_probes_are_left_for_nobody() -> None:
         assert await left_of(admin, mq.address) == [
             "no group has read 1 messages of of-nobody_REPLY_TOPIC",
         ]  # fmt: skip
+
+
+async def test_what_no_dispatcher_has_shown_is_left_in_a_store() -> None:
+    async with (
+        EmbeddedBroker({"dispatch": "spark"}) as mq,
+        Admin(namesrv_addr=mq.namesrv_addr) as admin,
+    ):
+        assert await left_of(admin, mq.address) == []
+        async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+            await producer.send(Message("T", b"1"))
+        assert await left_of(admin, mq.address) == ["messages wait for dispatch"]
+        with dispatcher(str(mq.store_dir)):
+            while "messages wait for dispatch" in (left := await left_of(admin, mq.address)):
+                pass
+        assert left == ["no group has read 1 messages of T"]
 
 
 async def test_no_store_is_called_empty_after_one_look(

@@ -487,7 +487,11 @@ def _waits_text(runtime: Mapping[str, str], halves: int) -> list[str]:
     made = [f"{delayed} delayed messages wait"] if delayed else []
     if any(int(runtime.get(key, "0")) > 0 for key in ("timerOffsetBehind", "timerSlots")):
         made.append("timed messages wait")
-    return [*made, *([f"{halves} transactions are not ended"] if halves else [])]
+    if halves:
+        made.append(f"{halves} transactions are not ended")
+    if int(runtime.get("dispatchBehindBytes", "0")) > 0:
+        made.append("messages wait for dispatch")  # by another process: nothing else knows of them
+    return made
 
 
 async def watch_drains(admin: Admin, processes: Iterable[BrokerProcess]) -> None:
