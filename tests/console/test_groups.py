@@ -7,11 +7,13 @@ from tests.console.conftest import Browser, confirmed
 
 from oberth.client.admin import Admin, QueueProgress
 from oberth.client.config import ClientConfig
+from oberth.client.dead_letters import Shown
 from oberth.client.messages import Message, MessageExt
 from oberth.client.producer import Producer
 from oberth.client.push_consumer import PushConsumer
 from oberth.client.redrive_claim import RedriveClaim
 from oberth.console.pages.groups import behind_ms
+from oberth.errors import MQClientError
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -194,3 +196,33 @@ async def test_dead_letters_are_picked_and_sent_again(
     await writer.post("/write/letters.redrive", {"group": "failing", "letter": ["x"]}, 400)
     await writer.post("/write/letters.redrive", {**form, "letter": ["broker-a:0:99"]}, 404)
     assert "There are none" in await writer.get("/letters", group="nobody")
+
+
+async def test_a_topic_that_shows_nothing_keeps_no_others_letters(
+    writer: Browser, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Admin(config=broker.client_config) as admin:
+        for topic in ("Orders", "%DLQ%failing"):
+            await admin.create_topic(topic, queue_nums=1)
+    async with Producer("p", config=broker.client_config) as producer:
+        for topic in ("Hidden", "Orders"):
+            letter = Message("%DLQ%failing", b"x")
+            letter.properties["DLQ_ORIGIN_TOPIC"] = topic
+            await producer.send(letter)
+    await broker.wait_until(lambda: len(broker.dead_letters("failing")) == 2, what="letters")
+
+    async def look(self: Shown, topic: str) -> None:
+        if topic == "Hidden":
+            raise MQClientError("Hidden shows nothing")
+
+    monkeypatch.setattr(Shown, "_look", look)
+    places = [f"broker-a:{each.queue_id}:{each.queue_offset}"
+              for each in broker.dead_letters("failing")]  # fmt: skip
+    form = {"group": "failing", "letter": places}
+    preview = await writer.post("/write/letters.redrive", form)
+    assert "not sent now: Hidden shows nothing" in preview
+    assert "would be redriven: Orders" in preview
+    done = await writer.post("/write/letters.redrive", confirmed(preview), 502)
+    assert "1 failed" in done
+    assert "1 redriven" in done
+    assert len(broker.messages("Orders")) == 1

@@ -19,7 +19,7 @@ from oberth.client.messages import RESERVED_PROPERTIES, Message, MessageExt
 from oberth.client.producer import Producer
 from oberth.client.redrive_claim import RedriveClaim
 from oberth.client.route import publish_queues, subscribe_queues
-from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
 from oberth.formats import properties as p
 from oberth.formats.names import DLQ_PREFIX, dlq_topic
 from oberth.formats.sys_flag import COMPRESSED
@@ -171,45 +171,52 @@ class Shown:
 
         Args:
             admin: asks the brokers.
-            limit_s: how long to wait, for all topics together; None: `SHOWN_WITHIN_S`.
+            limit_s: how long to wait, for all topics together; None: `SHOWN_WITHIN_S`. A topic that
+                is asked for when they are over gets a pause of a second.
             silent: gets the error of each broker that does not answer, and those in it are not
                 asked; None: such an error is raised.
         """
         self._admin = admin
         self._left_s = SHOWN_WITHIN_S if limit_s is None else limit_s
         self._silent = silent
-        self._known: dict[str, str] = {}
+        self._known: dict[str, OberthError | None] = {}
 
     async def wait(self, topic: str) -> None:
         """Returns when a topic shows all that its brokers had of it at the first call.
 
         Raises:
             MQClientError: it does not in time, so nobody knows whether a letter was sent to it.
-            RemotingError, MQBrokerError: a broker cannot say.
+            RemotingError, MQBrokerError: a broker cannot say. Later calls raise the same error.
         """
         if topic not in self._known:
-            self._known[topic] = await self._hidden(topic)
-        if self._known[topic]:
-            raise MQClientError(self._known[topic])
+            try:
+                await self._look(topic)
+                self._known[topic] = None
+            except OberthError as error:
+                self._known[topic] = error
+        if (known := self._known[topic]) is not None:
+            raise known
 
-    async def _hidden(self, topic: str) -> str:
-        """What a topic does not show when the time is over; "" for nothing."""
+    async def _look(self, topic: str) -> None:
         ends = await self._ends(await self._queues(topic), is_shown=False)
-        pause = _PAUSE_S
+        # What other topics do not show is no reason against one whose messages have just come.
+        pause = _PAUSE_S if self._left_s > 0 else _PAUSE_MAX_S
+        is_last = False
         while True:
             shown = await self._ends(ends, is_shown=True)
             ends = {queue: end for queue, end in ends.items() if shown.get(queue, end) < end}
             if not ends:
-                return ""
-            if self._left_s <= 0:
+                return
+            if is_last:
                 queue = min(ends)
-                return (
+                raise MQClientError(
                     f"{queue}: shows messages up to {shown[queue]}, its log has them up to "
                     f"{ends[queue]}: whether dead letters were sent to it is not known"
                 )
             await asyncio.sleep(pause)
             self._left_s -= pause
             pause = min(pause * 2, _PAUSE_MAX_S)
+            is_last = self._left_s <= 0
 
     async def _queues(self, topic: str) -> set[MessageQueue]:
         """The queues of a topic that a copy may be in, of brokers whose index is asked."""

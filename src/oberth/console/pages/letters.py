@@ -128,15 +128,20 @@ async def _plan_redrive(asker: Asker, form: Form) -> Plan:
     changes = []
     shown = Shown(asker.admin)
     for letter in found:
-        receipt = await redrive(asker.admin, None, letter, shown=shown)
+        try:
+            receipt = await redrive(asker.admin, None, letter, shown=shown)
+        except OberthError as error:
+            # What is wrong with one topic keeps the letters of no other from being sent.
+            status = f"not sent now: {error}"
+        else:
+            status = receipt.status + (f": {receipt.origin_topic}" if receipt.origin_topic else "")
         changes.append(
             (
                 letter.keys or letter.msg_id,
                 f"dead since {texts.time_text(letter.store_timestamp)}",
-                f"{receipt.status}: {receipt.origin_topic}" if receipt.origin_topic
-                else receipt.status,
+                status,
             )
-        )  # fmt: skip
+        )
     warnings = [
         "Every group of the origin topic gets them, not only this one; the dead letters stay where "
         "they are. One that its topic has already is not sent again."
