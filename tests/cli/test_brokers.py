@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ READY = re.compile(
     r"metrics (?P<metrics>\S+), in \S+ s"
 )
 BOUND_S = 120
+WHO = "DefaultCluster#b"
 
 
 class Up:
@@ -393,15 +395,78 @@ def _with_messages(*stores: Path) -> None:
         (store / "commitlog" / "00000000000000000000").touch()
 
 
+def _as_replica(store: Path, name: str, number: int) -> None:
+    _with_messages(store)
+    (store / "brokerIdentity").write_text(f"DefaultCluster#{name}#{number}")
+
+
+@pytest.fixture
+def taken() -> Iterator[Callable[[Path], None]]:
+    """Has another process open a store."""
+    program = (
+        "import sys; from oberth.store.store_lock import StoreLock; "
+        "StoreLock(sys.argv[1]).acquire(); print('taken', flush=True); sys.stdin.read()"
+    )
+    with contextlib.ExitStack() as stack:
+
+        def take(store: Path) -> None:
+            words = [sys.executable, "-c", program, str(store)]
+            process = stack.enter_context(
+                subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"taken\n"
+
+        yield take
+
+
 @pytest.mark.parametrize("more", [[], ["--brokers", "2"]])
-def test_a_replica_is_not_served_alone(tmp_path: Path, more: list[str]) -> None:
+@pytest.mark.parametrize("first", ["there", "gone"])
+def test_a_replica_is_not_served_alone(tmp_path: Path, more: list[str], first: str) -> None:
     store = tmp_path / "s"
-    _with_messages(store, tmp_path / "s-r2", tmp_path / "s-2-r3")
+    if first == "there":
+        _as_replica(store, "b", 1)
+    _as_replica(tmp_path / "s-r2", "b", 2)
+    _as_replica(tmp_path / "s-2-r3", "b-2", 3)
+    _as_replica(tmp_path / "s-r4", "another", 2)
     words = ["up", "--store", str(store), "--port", "0", "--namesrv-port", "0", *more]
-    result = CliRunner().invoke(oberth, words)
+    result = CliRunner().invoke(oberth, [*words, "--set", "brokerName=b"])
     assert isinstance(result.exception, OptionError)
-    assert f"{store}-2-r3, {store}-r2: " in str(result.exception)
+    assert str(result.exception).startswith(f"{store}-2-r3, {store}-r2: ")
     assert "start with --brokers 2 --replicas 3, or move" in str(result.exception)
+
+
+def test_a_store_that_is_no_replica_of_the_first_is_only_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slave by hand beside, or a replica of something else."""
+    store = tmp_path / "s"
+    _with_messages(store, tmp_path / "s-r2")
+    _as_replica(tmp_path / "s-r3", "b", 2)
+    look_beside(str(store), [str(store)], WHO, as_replicas=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"warning: {store}-r2, {store}-r3: messages that may be of an earlier start with "
+        "--replicas 3 lie there, nobody serves them; --replicas 3 does"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows who has a store open")
+def test_a_store_that_another_process_has_open_is_left_to_it(
+    tmp_path: Path, taken: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s"
+    _as_replica(store, "b", 1)
+    _as_replica(tmp_path / "s-r2", "b", 2)
+    _with_messages(tmp_path / "s-2", tmp_path / "s-3")
+    for each in ("s-r2", "s-2"):
+        taken(tmp_path / each)
+    look_beside(str(store), [str(store), f"{store}-3"], WHO, as_replicas=False)
+    assert capsys.readouterr().err == ""
+    entries = {"storePathRootDir": str(store)}
+    _, store_config, _ = read_configs(entries)
+    made = members(1, entries, store_config, "b")
+    assert [(each.number, each.drains) for each in made] == [(1, False), (3, True)]
 
 
 def test_stores_that_nobody_serves_are_named(
@@ -412,16 +477,16 @@ def test_stores_that_nobody_serves_are_named(
         tmp_path / "s-2", *(tmp_path / each for each in ("s-1", "s-65", "s-2024", "o-2"))
     )
     (tmp_path / "s-3" / "commitlog").mkdir(parents=True)
-    look_beside(store, [store], as_replicas=False)
+    look_beside(store, [store], WHO, as_replicas=False)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"warning: {store}-2: messages of an earlier start with --brokers 2 lie there, nobody "
-        "serves them; --brokers 2 does, --brokers 1 drains them"
+        f"warning: {store}-2: messages that may be of an earlier start with --brokers 2 lie there, "
+        "nobody serves them; --brokers 2 does, --brokers 1 drains them"
     )
     _with_messages(tmp_path / "s-2-r2")
-    look_beside(store, [store, f"{store}-r2"], as_replicas=True)
+    look_beside(store, [store, f"{store}-r2"], WHO, as_replicas=True)
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{store}-2, {store}-2-r2: " in line
     assert line.endswith("nobody serves them; --brokers 2 --replicas 2 does")
-    look_beside(store, [store, f"{store}-2", f"{store}-2-r2"], as_replicas=True)
+    look_beside(store, [store, f"{store}-2", f"{store}-2-r2"], WHO, as_replicas=True)
     assert capsys.readouterr().err == ""

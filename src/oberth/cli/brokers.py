@@ -31,6 +31,7 @@ from oberth.cli.serve import PORTS
 from oberth.errors import OberthError, OptionError
 from oberth.formats import names
 from oberth.formats.paths import COMMIT_LOG
+from oberth.store.offline.lock_state import is_locked
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
@@ -135,14 +136,16 @@ def replicated(
     return made
 
 
-def look_beside(root: str, served: Collection[str], *, as_replicas: bool) -> None:
+def look_beside(root: str, served: Collection[str], who: str, *, as_replicas: bool) -> None:
     """Say which stores of earlier starts hold messages that would not be served.
 
     A replica's store is not served without the others: it may lack messages that only they have.
+    A store that another process has open is that one's.
 
     Args:
         root: the first broker's store.
         served: all that will be served or drained.
+        who: the first broker's cluster and name, as a replica keeps them: ``cluster#name``.
         as_replicas: whether those are replicas under a controller, which knows who has everything.
 
     Raises:
@@ -150,21 +153,48 @@ def look_beside(root: str, served: Collection[str], *, as_replicas: bool) -> Non
     """
     root = os.path.abspath(os.path.expanduser(root))
     found = _stores_of(root)
-    left = [store for store in found if store not in served]
+    left = [store for store in found if store not in served and not is_locked(store)]
     if not left:
         return
-    groups = max(group for group, _ in found.values())
-    replicas = max(replica for _, replica in found.values())
-    words = [f"--brokers {groups}"] if groups > 1 else []
-    words += [f"--replicas {replicas}"] if replicas > 1 else []
-    text = f"{', '.join(left)}: messages of an earlier start with {' '.join(words)} lie there"
-    if replicas > 1 and not as_replicas:
+    if root in found:
+        who = _replica_of(root)
+    copies = [
+        store
+        for store in left
+        if who
+        and _replica_of(store) == who + (f"-{found[store][0]}" if found[store][0] > 1 else "")
+    ]
+    if not as_replicas and any(found[store][1] > 1 for store in copies):
+        words = _words_for([found[store] for store in copies])
         raise OptionError(
-            f"{text}; a replica served alone may lack some of them: start with {' '.join(words)}, "
-            "or move these folders away"
+            f"{', '.join(copies)}: messages of an earlier start with {words} lie there; a replica "
+            f"served alone may lack some of them: start with {words}, or move these folders away"
         )
-    drained = "" if as_replicas else ", --brokers 1 drains them"
-    say(f"warning: {text}, nobody serves them; {' '.join(words)} does{drained}")
+    words = _words_for([found[store] for store in found if store in left or store in served])
+    is_drained = not as_replicas and all(found[store][1] == 1 for store in left)
+    drained = ", --brokers 1 drains them" if is_drained else ""
+    say(
+        f"warning: {', '.join(left)}: messages that may be of an earlier start with {words} lie "
+        f"there, nobody serves them; {words} does{drained}"
+    )
+
+
+def _words_for(places: Collection[tuple[int, int]]) -> str:
+    """What starts the brokers and replicas of these numbers."""
+    groups, replicas = (max(numbers) for numbers in zip(*places, strict=True))
+    words = [f"--brokers {groups}"] if groups > 1 else []
+    return " ".join([*words, *([f"--replicas {replicas}"] if replicas > 1 else [])])
+
+
+def _replica_of(store: str) -> str:
+    """The cluster and name that a store was a replica's of, under a controller; "" for none."""
+    from oberth.broker.controlled_broker import IDENTITY  # few starts find other stores
+
+    try:
+        text = Path(store, IDENTITY).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return text.strip().rpartition("#")[0]
 
 
 def _stores_of(root: str) -> dict[str, tuple[int, int]]:
@@ -217,7 +247,7 @@ def members(
     for number in range(1, BROKERS_MAX + 1):
         store = root if number == 1 else f"{root}-{number}"
         drains = number > count
-        if drains and not _has_messages(store):
+        if drains and (is_locked(store) or not _has_messages(store)):
             continue
         settings = _ports(number, entries)
         if drains:

@@ -253,7 +253,7 @@ def _serve_one(wanted: _Wanted, into: str, lake_format: str) -> None:
 
     if not wanted.broker.enable_controller_mode:  # a controller elsewhere knows of the replicas
         root = os.path.abspath(os.path.expanduser(wanted.store.store_path_root_dir))
-        look_beside(root, [root], as_replicas=False)
+        look_beside(root, [root], _who(wanted.broker), as_replicas=False)
     name_server = _name_server(wanted)
     config = wanted.broker
 
@@ -336,9 +336,14 @@ def _serve_groups(wanted: _Wanted, count: int, replicas: int | None, words: list
 
     made = members_of("")  # says what cannot be before anything listens
     first = made[0]
-    look_beside(first.store, [each.store for each in made], as_replicas=replicas is not None)
+    stores = [each.store for each in made]
+    look_beside(first.store, stores, _who(wanted.broker), as_replicas=replicas is not None)
     controller = None if replicas is None else _controller_config(wanted, first.store)
     _serve_several(wanted, name_server, controller, members_of, words)
+
+
+def _who(config: BrokerConfig) -> str:
+    return f"{config.broker_cluster_name}#{config.broker_name}"
 
 
 def _controller_config(wanted: _Wanted, store: str) -> ControllerConfig:
