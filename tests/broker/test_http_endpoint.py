@@ -351,3 +351,59 @@ async def test_who_takes_nothing_of_an_answer_is_given_up(monkeypatch: pytest.Mo
     finally:
         writer.close()
         await endpoint.aclose()
+
+
+async def test_who_comes_while_a_page_is_made_gets_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page of several brokers may take seconds, and one was made behind the other."""
+    begun: list[str] = []
+    asked: list[str] = []
+    may_end, is_ended = asyncio.Event(), asyncio.Event()
+
+    class SlowPage:
+        async def render(self, style: str = NATIVE) -> bytes:
+            begun.append(style)
+            try:
+                await may_end.wait()
+            finally:
+                is_ended.set()
+            return f"{style} {len(begun)}\n".encode()
+
+    page = HttpEndpoint._page
+
+    async def counted(self: HttpEndpoint, style: str) -> bytes | bytearray:
+        asked.append(style)
+        return await page(self, style)
+
+    monkeypatch.setattr(HttpEndpoint, "_page", counted)
+    endpoint = HttpEndpoint(SlowPage(), lambda: None)
+    await endpoint.start("127.0.0.1", 0)
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(100):
+
+        async def ask_for_it(query: str = "") -> asyncio.StreamReader:
+            count = len(asked)
+            reader, writer = await asyncio.open_connection(*endpoint.address)
+            stack.callback(writer.close)
+            writer.write(f"GET /metrics{query} HTTP/1.1\r\n\r\n".encode())
+            while len(asked) == count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            return reader
+
+        readers = [await ask_for_it() for _ in range(4)]
+        other = await ask_for_it("?format=exporter")
+        next(iter(endpoint._tasks)).cancel()  # the one for whom it is made
+        may_end.set()
+        answers = [await reader.read() for reader in readers]
+        assert answers.pop(0) == b""
+        assert all(answer.endswith(b"\r\n\r\nnative 1\n") for answer in answers)
+        assert (await other.read()).endswith(b"\r\n\r\nexporter 2\n")
+        assert (await (await ask_for_it()).read()).endswith(b"\r\n\r\nnative 3\n")
+        assert begun == ["native", "exporter", "native"]
+        # Nothing goes on behind the end.
+        may_end.clear()
+        is_ended.clear()
+        await ask_for_it()
+        while len(begun) == 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await endpoint.aclose()
+        assert is_ended.is_set()
+        assert not endpoint._pages

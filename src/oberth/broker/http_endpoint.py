@@ -2,7 +2,7 @@
 
     /healthz   200 as long as the broker's loop turns
     /readyz    200 when it takes messages: it listens, and its disk is not full; else 503 and why
-    /metrics   see `oberth.broker.metrics`; one rendering at a time, others wait for it;
+    /metrics   see `oberth.broker.metrics`; one rendering at a time: who comes meanwhile gets it;
                ?format=exporter: names and labels of RocketMQ's exporter
 
 GET and HEAD only, one request for each connection, nobody is asked who he is: it shows names of
@@ -62,6 +62,7 @@ class HttpEndpoint:
         self._metrics = metrics
         self._not_ready = not_ready
         self._rendering = asyncio.Lock()  # a rendering at a time: it holds all lines in memory
+        self._pages: dict[str, asyncio.Task[bytes | bytearray]] = {}  # on their way, by style
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their coming
 
@@ -81,9 +82,11 @@ class HttpEndpoint:
         if self._server is None:
             return
         self._server.close()
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *self._pages.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._pages.clear()  # also of one that was cancelled before it began
         await self._server.wait_closed()
         self._server = None
 
@@ -134,9 +137,21 @@ class HttpEndpoint:
             style = _style(query)
             if style not in STYLES:
                 return 400, _TEXT, f"format is one of {', '.join(STYLES)}\n".encode()
-            async with self._rendering:
-                return 200, CONTENT_TYPE, await self._metrics.render(style)
+            return 200, CONTENT_TYPE, await self._page(style)
         return 404, _TEXT, b"there are /metrics, /healthz and /readyz\n"
+
+    async def _page(self, style: str) -> bytes | bytearray:
+        page = self._pages.get(style)
+        if page is None:
+            page = self._pages[style] = asyncio.create_task(self._render(style))
+        return await asyncio.shield(page)  # who goes away takes it from nobody else
+
+    async def _render(self, style: str) -> bytes | bytearray:
+        try:
+            async with self._rendering:
+                return await self._metrics.render(style)
+        finally:
+            self._pages.pop(style, None)
 
 
 def _style(query: str) -> str:
