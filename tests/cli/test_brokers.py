@@ -334,7 +334,7 @@ def test_metrics_of_very_many_lines_are_joined_in_slices() -> None:
 
 @pytest.mark.parametrize("dawdles", ["says nothing", "does not end"])
 async def test_a_broker_that_hangs_hides_the_metrics_of_no_other(
-    monkeypatch: pytest.MonkeyPatch, dawdles: str
+    monkeypatch: pytest.MonkeyPatch, dawdles: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(brokers, "FETCH_TIMEOUT_S", 0.5 if dawdles == "says nothing" else 100.0)
     monkeypatch.setattr(brokers, "PAGE_SIZE_MAX", 1 << 20)
@@ -357,7 +357,16 @@ async def test_a_broker_that_hangs_hides_the_metrics_of_no_other(
         await asyncio.start_server(hung, "127.0.0.1", 0) as other,
     ):
         ports = {"b": one.sockets[0].getsockname()[1], "b-2": other.sockets[0].getsockname()[1]}
-        assert await JointMetrics(ports).render() == b'x{broker="b"} 1\n'
+        page = JointMetrics(ports)
+        for _ in range(2):
+            assert await page.render() == b'x{broker="b"} 1\n'
+        (line,) = capsys.readouterr().err.splitlines()
+        why = "no answer in 0.5 s" if dawdles == "says nothing" else "a page of more than 1048576"
+        assert line.startswith(f"b-2: its metrics are left out: port {ports['b-2']}: {why}")
+        page._ports["b-2"] = ports["b"]
+        for _ in range(2):
+            assert b'x{broker="b-2"} 1\n' in await page.render()
+        assert capsys.readouterr().err == "b-2: its metrics are there again\n"
 
 
 async def test_a_broker_for_which_there_was_no_process_is_started_later(

@@ -564,22 +564,25 @@ class JointMetrics:
 
     def __init__(self, ports: Mapping[str, int]) -> None:
         self._ports = dict(ports)
+        self._left_out: set[str] = set()
 
     async def render(self, style: str = NATIVE) -> bytearray:
-        """The page; a broker that does not answer in FETCH_TIMEOUT_S is left out."""
+        """The page; a broker that does not answer in FETCH_TIMEOUT_S is left out and named once."""
         pages = await asyncio.gather(
             *(_fetch(port, f"/metrics?format={style}") for port in self._ports.values()),
             return_exceptions=True,
         )
-        return await result_in_turns(
-            joined(
-                {
-                    name: page
-                    for name, page in zip(self._ports, pages, strict=True)
-                    if isinstance(page, bytes)
-                }
-            )
-        )
+        there: dict[str, bytes] = {}
+        for name, page in zip(self._ports, pages, strict=True):
+            if isinstance(page, bytes):
+                there[name] = page
+                if name in self._left_out:
+                    self._left_out.remove(name)
+                    say(f"{name}: its metrics are there again")
+            elif name not in self._left_out:
+                self._left_out.add(name)
+                say(f"{name}: its metrics are left out: {str(page) or type(page).__name__}")
+        return await result_in_turns(joined(there))
 
 
 def joined(pages: Mapping[str, bytes]) -> Generator[None, None, bytearray]:
@@ -626,8 +629,16 @@ async def _fetch(port: int, target: str) -> bytes:
         OSError: nobody listens, it is too long, or it was not made.
         TimeoutError: it did not come in FETCH_TIMEOUT_S.
     """
+    try:
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
+            return await _answer_of(port, target)
+    except TimeoutError as error:
+        raise TimeoutError(f"port {port}: no answer in {FETCH_TIMEOUT_S:g} s") from error
+
+
+async def _answer_of(port: int, target: str) -> bytes:
     answer = bytearray()
-    async with AsyncExitStack() as stack, asyncio.timeout(FETCH_TIMEOUT_S):
+    async with AsyncExitStack() as stack:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         stack.callback(writer.close)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
