@@ -127,7 +127,8 @@ def test_a_shutdown_waits_for_no_loop_that_its_thread_has_left(
             in_hand.wait()
             with ThreadPoolExecutor(1) as stopper:
                 stopping = stopper.submit(consumer.shutdown)
-                mq.wait_until(lambda: consumer._closing)
+                inside: Any = consumer
+                mq.wait_until(lambda: inside._closing)
                 gate.set()
                 working.result()
                 stopping.result()

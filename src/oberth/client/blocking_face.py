@@ -125,7 +125,6 @@ class LoopThread:
             future.cancel()
             raise
 
-
     def post(self, callback: Callable[[], object]) -> None:
         """Have the loop call a function, before what this thread calls next; does not wait.
 

@@ -403,9 +403,7 @@ def current_caller() -> threading.Thread | asyncio.Task[Any] | None:
     return CALLER.get() or asyncio.current_task()
 
 
-LOOPS: Final[ContextVar[tuple[weakref.ref[MessageIterator], ...]]] = ContextVar(
-    "LOOPS", default=()
-)
+LOOPS: Final[ContextVar[tuple[weakref.ref[MessageIterator], ...]]] = ContextVar("LOOPS", default=())
 """The loops whose bodies run here. The tasks that such a body starts inherit them."""
 
 
