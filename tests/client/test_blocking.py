@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
