@@ -481,7 +481,9 @@ def test_a_store_that_another_process_has_open_is_left_to_it(
     for each in ("s-r2", "s-2"):
         taken(tmp_path / each)
     look_beside(str(store), [str(store), f"{store}-3"], WHO, as_replicas=False)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == (
+        f"note: {store}-2, {store}-r2: open in another process and left to it\n"
+    )
     entries = {"storePathRootDir": str(store)}
     _, store_config, _ = read_configs(entries)
     made = members(1, entries, store_config, "b")

@@ -140,7 +140,8 @@ def look_beside(root: str, served: Collection[str], who: str, *, as_replicas: bo
     """Say which stores of earlier starts hold messages that would not be served.
 
     A replica's store is not served without the others: it may lack messages that only they have.
-    A store that another process has open is that one's.
+    A store that another process has open is that one's; it is named, since a process that is about
+    to end leaves it to nobody.
 
     Args:
         root: the first broker's store.
@@ -153,7 +154,11 @@ def look_beside(root: str, served: Collection[str], who: str, *, as_replicas: bo
     """
     root = os.path.abspath(os.path.expanduser(root))
     found = _stores_of(root)
-    left = [store for store in found if store not in served and not is_locked(store)]
+    left = [store for store in found if store not in served]
+    taken = list(filter(is_locked, left))
+    left = [store for store in left if store not in taken]
+    if taken:
+        say(f"note: {', '.join(taken)}: open in another process and left to it")
     if not left:
         return
     if root in found:

@@ -16,6 +16,7 @@ from tests.broker.pop.test_pop import ACK, BATCH, CHANGE, GROUP, POP, TOPIC, Pee
 
 from oberth.broker.pop import pop_service as module
 from oberth.broker.pop.check_point import parse_receipt
+from oberth.errors import StoreError
 from oberth.formats import names
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.code import ResponseCode
@@ -187,7 +188,8 @@ async def test_a_check_point_that_fails_is_passed(
     """Whatever is odd about it, those behind it come back, and the disk's failures are others."""
     service = peer.mq.broker.services.pop
     bring_back = service._bring_back
-    failures: list[Exception] = [OSError("a bad block")] * 3 + [ValueError("odd")]
+    failures: list[Exception] = [OSError("a bad block"), MemoryError(), StoreError("full")]
+    failures.append(ValueError("odd"))
 
     def fails_first(check_point: Any, *args: Any) -> Any:
         if check_point.group == "Odd" and failures:

@@ -604,7 +604,7 @@ class PopService:
                     is_done, work = self._put_off(check_point, revive.queue_id), 1
                 else:
                     is_done, work = self._bring_back(check_point, revive.queue_id, left)
-            except (OSError, StoreError) as error:  # not the check point's failure
+            except (OSError, StoreError, MemoryError) as error:  # not the check point's failure
                 _LOG.error(
                     "revive queue %d: the check point at offset %d has to wait: %s",
                     revive.queue_id,
