@@ -242,7 +242,7 @@ def test_a_key_that_is_no_pair_costs_its_own_entry(
     assert "offsets are left out whose key is not topic@group: 3, the first of 'T'" in caplog.text
     again = kind()
     again.read(parse_config(offsets.encode()))
-    assert list(again) == list(offsets)
+    assert sorted(again) == sorted(offsets)
     for _ in again.merge_in_slices(kind.decoded({"offsetTable": {**odd, "U@G": {"0": 6}}})):
         pass
     assert again.query("G", "U", 0) == 6
