@@ -69,6 +69,7 @@ async def test_a_master_that_became_a_slave_is_left(
     )
     assert found.status is PullStatus.NO_MATCHED_MSG
     assert instance.doubted == (["t"] if is_doubtful else [])
+    assert found.from_master == (broker_id == 0)
 
 
 class Forgetful:

@@ -128,10 +128,10 @@ def failed_attempts(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     failed = threading.Semaphore(0)
     wait = Patience.wait
 
-    async def told(patience: Patience, limit_s: float | None = None) -> bool:
+    async def told(patience: Patience) -> bool:
         patience._pause_s = min(patience._pause_s, 0.05)
         failed.release()
-        return await wait(patience, limit_s)
+        return await wait(patience)
 
     monkeypatch.setattr(Patience, "wait", told)
     return failed

@@ -139,6 +139,8 @@ class RawPull:
         offset_delta: what is added to the queue offsets in the records.
         suggested_broker_id: the replica to pull from next time.
         records: one after the other; empty unless ``status`` is FOUND.
+        from_master: whether the broker's master answered, by the route as it was when it was asked;
+            what a slave says of the queue's begin and end holds for the slave alone.
     """
 
     status: PullStatus
@@ -149,6 +151,7 @@ class RawPull:
     offset_delta: int
     suggested_broker_id: int
     records: bytes
+    from_master: bool
 
 
 async def pull_raw(
@@ -171,7 +174,8 @@ async def pull_raw(
     addr = instance.broker_address(queue.broker_name, broker_id)
     if addr is None:
         addr = await instance.require_address(queue, broker_id)
-    if sys_flag & COMMIT_OFFSET_FLAG and addr != instance.master_address(queue.broker_name):
+    asks_master = addr == instance.master_address(queue.broker_name)
+    if sys_flag & COMMIT_OFFSET_FLAG and not asks_master:
         sys_flag &= ~COMMIT_OFFSET_FLAG  # slaves keep no offsets
     try:
         response = await instance.invoke(
@@ -201,6 +205,7 @@ async def pull_raw(
         header.offset_delta or 0,
         header.suggest_which_broker_id,
         response.body_bytes() if status is PullStatus.FOUND else b"",
+        asks_master,
     )
 
 

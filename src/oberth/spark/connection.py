@@ -123,17 +123,12 @@ class Patience:
         self._begin = time.monotonic()
         self._paused_s = 0.0
 
-    async def wait(self, limit_s: float | None = None) -> bool:
-        """Whether to try again: after a pause; False without one when the time is over.
-
-        Args:
-            limit_s: a shorter limit, for this question.
-        """
-        limit = self._limit_s if limit_s is None else min(limit_s, self._limit_s)
+    async def wait(self) -> bool:
+        """Whether to try again: after a pause; False without one when the time is over."""
         over = max(time.monotonic() - self._begin, self._paused_s)
-        if over >= limit:
+        if over >= self._limit_s:
             return False
-        pause = min(self._pause_s, limit - over)
+        pause = min(self._pause_s, self._limit_s - over)
         await asyncio.sleep(pause)
         self._paused_s += pause
         self._pause_s = min(self._pause_s * 2, self._pause_max_s)

@@ -4,8 +4,9 @@ A range is cut into chunks of about CHUNK_BYTES; each is pulled from its beginni
 several chunks are on their way at once, because a broker gives few messages in one answer (Apache's
 32 of those in memory, 8 of others). How many messages a chunk has is learnt from the first ones.
 
-What the broker says is gone is part of the answer, as a `Pulled` with a reason; what it does not
-answer is asked again, of a slave too, until the option ``rocketmq.read.timeout`` is over.
+What the broker's master says is gone is part of the answer, as a `Pulled` with a reason; what it
+does not answer is asked again, of a slave too, until the option ``rocketmq.read.timeout`` is over.
+What a slave lacks is not gone: the master is asked.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _OVERFULL: Final = 4
 _PAUSE_S: Final = 0.1
 """The pauses between two attempts."""
 _PAUSE_MAX_S: Final = 1.0
-_SHORT_PATIENCE_S: Final = 3.0
-"""How long an end that the broker once told may be out of its sight, while it starts again."""
+_SHORT_PATIENCE_MS: Final = 3_000
+"""How long an end that the master once told may be out of its sight, while it starts again."""
 
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 _RESET: Final = "OFFSET_RESET"
@@ -105,6 +106,7 @@ class QueuePuller:
     timeout_s: float
     patience_ms: int = DEFAULT_READ_TIMEOUT_MS
     _broker_id: int = MASTER_ID
+    _slave_lacked: bool = False  # then a master that sends its readers to a slave is not followed
 
     async def pull(self, start: int, end: int) -> AsyncIterator[Pulled]:
         """The messages of [start, end), in order and without gaps: what is gone is told.
@@ -155,9 +157,10 @@ class QueuePuller:
     async def _next(self, at: int, end: int) -> Pulled:
         """The next messages from an offset on that is not read yet."""
         pauses = Patience(self.patience_ms, _PAUSE_S, _PAUSE_MAX_S)
+        short: Patience | None = None  # since the master says that they are gone
         while True:
             selector = self.filter
-            limit_s: float | None = None
+            lost: Pulled | None = None  # what is told if the master stays with it
             try:
                 answer = await self._ask(at, min(self.batch, end - at), selector)
             except (RemotingError, MQClientError) as error:
@@ -173,25 +176,35 @@ class QueuePuller:
                 if error.response_code not in _RETRIED:
                     raise
                 problem = error
-                if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                    limit_s = _SHORT_PATIENCE_S
+                if error.broker_addr != self.instance.master_address(self.queue.broker_name):
+                    await self._back_to_master()
+                elif error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                    lost = Pulled(at, end, lost="the topic is gone")
             else:
                 pulled = _understood(answer, at, end, filtered=selector is not None)
-                if pulled is not None:
+                if pulled is not None and (answer.from_master or not pulled.lost):
                     return pulled
-                upto = min(answer.next_begin_offset, end) if answer.next_begin_offset > at else end
-                problem = _ShortError(f"the queue ends at {answer.max_offset} now", upto)
-                limit_s = _SHORT_PATIENCE_S
-                self._broker_id = MASTER_ID  # a slave may not have it yet
-            if not await pauses.wait(limit_s):
-                if isinstance(problem, _ShortError):
-                    return Pulled(at, problem.upto, lost=str(problem))
-                if (
-                    isinstance(problem, MQBrokerError)
-                    and problem.response_code == ResponseCode.TOPIC_NOT_EXIST
-                ):
-                    return Pulled(at, end, lost="the topic is gone")
+                if answer.from_master:
+                    upto = min(answer.next_begin_offset, end)
+                    lost = Pulled(
+                        at,
+                        upto if upto > at else end,
+                        lost=f"the queue ends at {answer.max_offset} now",
+                    )
+                problem = _OnlySlaveError(
+                    f"{self.queue}: a slave, which has offsets {answer.min_offset} to "
+                    f"{answer.max_offset}, gave nothing from {at} on, and the master did not answer"
+                )
+                self._slave_lacked |= not answer.from_master
+                await self._back_to_master()
+            short = (short or self._short_patience()) if lost is not None else None
+            if not await (short or pauses).wait():
+                if lost is not None:
+                    return lost
                 raise problem
+
+    def _short_patience(self) -> Patience:
+        return Patience(min(_SHORT_PATIENCE_MS, self.patience_ms), _PAUSE_S, _PAUSE_MAX_S)
 
     async def _ask(self, offset: int, count: int, selector: MessageSelector | None) -> RawPull:
         template = PullTemplate(
@@ -210,26 +223,35 @@ class QueuePuller:
             broker_id=self._broker_id,
             timeout_s=self.timeout_s,
         )
-        self._broker_id = answer.suggested_broker_id
+        if not (self._slave_lacked and answer.from_master):
+            self._broker_id = answer.suggested_broker_id
         return answer
 
     async def _other_broker(self) -> None:
         """After no answer: the next replica of the broker, by the route as it is now."""
-        try:
-            await self.instance.update_route(self.queue.topic)
-        except RemotingError:
+        if not await self._look_at_route():
             return
         known = sorted(self.instance.brokers.get(self.queue.broker_name, ()))
         later = [number for number in known if number > self._broker_id]
         self._broker_id = (later or known or [MASTER_ID])[0]
 
+    async def _back_to_master(self) -> None:
+        """After a slave's word for what is gone: it may not have it yet, or never have had it."""
+        self._broker_id = MASTER_ID
+        if self.instance.master_address(self.queue.broker_name) is None:
+            await self._look_at_route()
 
-class _ShortError(Exception):
-    """A queue has nothing where it had something."""
+    async def _look_at_route(self) -> bool:
+        """Whether a name server answered."""
+        try:
+            await self.instance.update_route(self.queue.topic)
+        except RemotingError:
+            return False
+        return True
 
-    def __init__(self, text: str, upto: int) -> None:
-        super().__init__(text)
-        self.upto = upto
+
+class _OnlySlaveError(RemotingError):
+    """A slave lacks what is asked for, which its master may have, and nobody else answers."""
 
 
 def _understood(answer: RawPull, at: int, end: int, *, filtered: bool) -> Pulled | None:
