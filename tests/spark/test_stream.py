@@ -132,6 +132,42 @@ def test_limits_of_a_trigger(growing_store: Any) -> None:
     assert steps > 4
 
 
+@pytest.mark.parametrize("size", [5000, 1600])
+@pytest.mark.parametrize(("large", "small"), [(A0, A1), (A1, A0)], ids=["first", "second"])
+def test_a_large_message_waits_for_its_turn_only(
+    growing_store: Any, large: p.QueueKey, small: p.QueueKey, size: int
+) -> None:
+    """It has more bytes than a trigger may take, or more than the others leave of them."""
+    growing_store.append("A", large.queue, b"x" * size)
+    planner = _planner(growing_store.root)
+    at: p.Offsets = {}
+    for _ in range(3):
+        for _ in range(20):
+            growing_store.append("A", small.queue, b"x" * 100)
+        end = planner.next_end(at, ReadMaxBytes(2000))
+        if size > 2000 and end.get(large) == 1 and not at.get(large):
+            assert end.get(small, 0) == at.get(small, 0)
+        at = end
+    assert at[large] == 1
+    assert at[small] > 0
+
+
+def test_queues_with_less_than_a_message_for_their_share_take_turns(growing_store: Any) -> None:
+    keys = [p.QueueKey("A", "broker-g", number) for number in range(32)]
+    for key in keys:
+        for _ in range(3):
+            growing_store.append("A", key.queue, b"x" * 4000)
+    planner = _planner(growing_store.root)
+    at: p.Offsets = dict.fromkeys(keys, 0)
+    steps = 0
+    while (end := planner.next_end(at, ReadMaxBytes(16 * 4200))) != at:
+        assert 12 <= sum(end.values()) - sum(at.values()) <= 16 or end == dict.fromkeys(keys, 3)
+        assert max(end.values()) - min(end.values()) <= 1
+        at, steps = end, steps + 1
+    assert at == dict.fromkeys(keys, 3)
+    assert steps <= 8
+
+
 def test_fewer_than_the_least_wait_for_the_delay(growing_store: Any) -> None:
     now = [0.0]
 

@@ -20,6 +20,7 @@ error the stream reads the new topic from its beginning.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import has_magic
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -127,6 +128,8 @@ class TriggerPlanner:
         self._made_again = False
         # Elsewhere: where the record before that offset lies, by queue.
         self._places: dict[p.QueueKey, int] = {}
+        # The last queue that got a message because it was its turn, see `_within_bytes`.
+        self._served: p.QueueKey | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -346,25 +349,50 @@ class TriggerPlanner:
     def _within_bytes(
         self, start: p.Offsets, available: Mapping[p.QueueKey, int], most: int
     ) -> dict[p.QueueKey, int]:
-        """How many messages of each queue have about ``most`` bytes together; one at least."""
+        """How many messages of each queue have about ``most`` bytes together; one at least.
+
+        Each queue has a share by what it has. One queue, the next in each trigger, gets a message
+        whatever its share is: one that has more than ``most`` bytes comes alone. What is left goes
+        to the queues behind it whose share is less than their next message.
+        """
         assert self._stores is not None
-        sizes: dict[p.QueueKey, int] = {}
-        for key, count in available.items():
-            first = start.get(key, 0)
-            sizes[key] = self._stores.queue(key).record_bytes(first, first + count) if count else 0
+        queues = {key: self._stores.queue(key) for key, count in available.items() if count}
+        sizes = {
+            key: queue.record_bytes(start.get(key, 0), start.get(key, 0) + available[key])
+            for key, queue in queues.items()
+        }
         total = sum(sizes.values())
         if total <= most:
             return dict(available)
-        taken = {
-            key: self._stores.queue(key).count_within(
-                start.get(key, 0), count, sizes[key] * most // total
-            )
-            if count
-            else 0
-            for key, count in available.items()
-        }
-        if not any(taken.values()):
-            taken[min(key for key, count in available.items() if count)] = 1
+        keys = sorted(queues)
+        behind = bisect_right(keys, self._served) if self._served is not None else 0
+        keys = keys[behind:] + keys[:behind]
+        taken = dict.fromkeys(available, 0)
+
+        def next_record(key: p.QueueKey) -> tuple[int, int]:
+            """Its messages, which are several in a batch, and its bytes."""
+            first = start.get(key, 0)
+            size = queues[key].record_bytes(first, first + 1)
+            return max(queues[key].count_within(first, available[key], size), 1), size
+
+        self._served = keys[0]
+        taken[keys[0]], least = next_record(keys[0])
+        room = left = most - least
+        if room <= 0:
+            return taken
+        for key, queue in queues.items():
+            first, share = start.get(key, 0), sizes[key] * room // total
+            has = least if key == keys[0] else 0
+            taken[key] = max(taken[key], queue.count_within(first, available[key], has + share))
+            if taken[key]:
+                size = queue.record_bytes(first, first + taken[key])
+                left -= min(max(size - has, 0), share)  # it may be an estimate
+        for key in keys:
+            if not taken[key]:
+                count, size = next_record(key)
+                if size > left:
+                    break
+                self._served, taken[key], left = key, count, left - size
         return taken
 
     def publish(self, end: p.Offsets) -> None:
