@@ -557,7 +557,60 @@ def test_stores_of_a_pattern_come_and_go_while_a_stream_is_idle(
     shutil.rmtree(first.root)
     planner.latest()
     left = planner.next_end(following, ALL)
-    assert {key.broker: end for key, end in left.items()}["b"] == 1
+    assert {key.broker: end for key, end in left.items()} == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("pattern", ["*", "a"])
+@pytest.mark.parametrize("leaves", ["nothing", "a mount point"])
+def test_a_store_that_is_away_and_back_is_not_read_again(
+    make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, leaves: str
+) -> None:
+    first = make_store(tmp_path / "all" / "a")
+    for _ in range(3):
+        first.append("A", 0, b"x")
+    if pattern == "*" and leaves == "nothing":
+        make_store(tmp_path / "all" / "b").append("A", 0, b"y")
+    given = {"path": str(tmp_path / "all" / pattern), "startingOffsets": "earliest"}
+    monkeypatch.setattr(stream, "IDLE_LOOK_S", 0.0)
+    monkeypatch.setattr(stream, "IDLE_WAIT_S", 0.0)
+
+    def make_planner(fails: str) -> TriggerPlanner:
+        options = parse_read_options({**given, "failOnDataLoss": fails}, streaming=True)
+        return TriggerPlanner(options)
+
+    planner, strict = make_planner("false"), make_planner("true")
+    at = planner.advance({}, ALL)
+    key = p.QueueKey("A", "a", 0)
+    assert p.offsets_from_json(at)[key] == 3
+    assert strict.advance(at, ALL) == at
+    reported: list[str] = []
+    report = p.report_loss
+
+    def noted(stores: Any, options: Any, lost: list[str]) -> None:
+        reported.extend(lost)
+        report(stores, options, lost)
+
+    monkeypatch.setattr(p, "report_loss", noted)
+    first.root.rename(tmp_path / "away")
+    if leaves == "a mount point":
+        first.root.mkdir()
+    if pattern == "*" and leaves == "a mount point":
+        with pytest.raises(OptionError, match="is no store"):
+            planner.advance(at, ALL)
+    else:
+        for _ in range(3):
+            assert planner.advance(at, ALL) == at
+        assert len(reported) == 1
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="read to 3, and its store is not there"):
+                strict.advance(at, ALL)
+    if leaves == "a mount point":
+        first.root.rmdir()
+    (tmp_path / "away").rename(first.root)
+    assert planner.advance(at, ALL) == strict.advance(at, ALL) == at
+    first.append("A", 0, b"next")
+    end = planner.advance(at, ALL)
+    assert p.offsets_from_json(end)[key] == 4
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

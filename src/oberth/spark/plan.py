@@ -489,6 +489,11 @@ class Stores:
         """The stores without listings."""
         return [store.bare() for store in self.files]
 
+    def has_store(self, broker: str) -> bool:
+        """Whether a broker's store is there: its path may be a disk that is not mounted now."""
+        number = self.number_of(broker)
+        return number is not None and _is_store(self.files[number])
+
     def number_of(self, broker: str) -> int | None:
         """The number of a broker's store."""
         if len(self._numbers) != len(self.files):
@@ -538,8 +543,7 @@ def open_stores(options: ReadOptions) -> Stores:
             own = storage_for(root, options.storage)[0]
             files.append(StoreFiles(own, root, "", reads_tail=True))
     for store in files:
-        present = {e.name for e in store.storage.entries(store.root) if e.is_directory}
-        if paths.COMMIT_LOG not in present and not store.segments():
+        if not _is_store(store):
             raise OptionError(
                 f"path: {store.root} is no store: it has neither a directory commitlog nor others "
                 "with CommitLog files"
@@ -558,6 +562,11 @@ def open_stores(options: ReadOptions) -> Stores:
             )
         seen[store.broker] = store.root
     return Stores(files)
+
+
+def _is_store(store: StoreFiles) -> bool:
+    present = {e.name for e in store.storage.entries(store.root) if e.is_directory}
+    return paths.COMMIT_LOG in present or bool(store.segments())
 
 
 def broker_name(store: StoreFiles) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from glob import has_magic
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -130,6 +131,8 @@ class TriggerPlanner:
         self._places: dict[p.QueueKey, int] = {}
         # The last queue that got a message because it was its turn, see `_within_bytes`.
         self._served: p.QueueKey | None = None
+        # Queues that were read from and whose store is not there, which has been told.
+        self._away: set[p.QueueKey] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -277,7 +280,9 @@ class TriggerPlanner:
         """The end of every queue, for queues of the start as well as new ones."""
         ends: p.Offsets = {}
         lost: list[str] = []
+        away: set[p.QueueKey] = set()
         stores = self._stores_or_open()
+        has_store = cache(stores.has_store) if isinstance(stores, p.Stores) else None
         if isinstance(stores, SupportsAway):
             stores.tell_away(start, bounds)
         asked, places = p.look_before(
@@ -294,6 +299,11 @@ class TriggerPlanner:
                 or (high < start[key] and self._reaches(key, start[key]))
             ):
                 ends[key] = start[key]
+            elif high < start[key] and has_store is not None and not has_store(key.broker):
+                if key not in self._away:
+                    lost.append(f"{key}: it was read to {start[key]}, and its store is not there")
+                away.add(key)
+                ends[key] = start[key]  # where it goes on if the store comes back
             elif high < start[key]:
                 lost.append(f"{key}: it was read to {start[key]} and ends at {high}")
                 ends[key] = low if self._is_other(key, high, places) else high
@@ -304,6 +314,7 @@ class TriggerPlanner:
                 ends[key] = start[key] if high == start[key] else high  # a Begin stays one
         if lost:
             p.report_loss(self.stores(), self._options, lost)
+        self._away = away
         return ends
 
     def _is_other(
