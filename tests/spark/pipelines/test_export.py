@@ -26,6 +26,7 @@ from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings, table_name
+from oberth.spark.pipelines.export.tables import DeltaTables
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.store.files import OsFileSystem
 from oberth.store.lakes import NOTHING, awaited_lake, lake_name, lake_names, make_directory
@@ -412,6 +413,67 @@ def test_a_batch_asks_for_the_tables_that_it_touches(
         assert asked["opened"] > 0
         found.append(dict(asked))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_batch_is_on_the_disk_before_it_is_done(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """At the step "finish" each file of the tables was synced as it is now, and so was its name."""
+    into = tmp_path / "above" / "lake"
+    synced: dict[tuple[int, int], tuple[int, int, set[str]]] = {}
+    real = os.fsync
+
+    def key(path: str) -> tuple[int, int]:
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+
+    def noting(fd: int) -> None:
+        real(fd)
+        found, path = os.fstat(fd), f"/proc/self/fd/{fd}"
+        names = {*os.listdir(path)} if os.path.isdir(path) else set()
+        synced[found.st_dev, found.st_ino] = (found.st_mtime_ns, found.st_size, names)
+
+    looks = []
+
+    def step(name: str) -> None:
+        if name != "finish":
+            return
+        looks.append(name)
+        assert "above" in synced[key(str(tmp_path))][2]
+        assert "lake" in synced[key(str(into.parent))][2]
+        for below, directories, names in os.walk(into):
+            inside = [*directories, *names]
+            if below == str(into):
+                directories[:] = [each for each in directories if each != "_oberth"]
+                inside, names = directories, []  # SQLite syncs its database itself
+            assert synced[key(below)][2].issuperset(inside), below
+            for each in names:
+                path = os.path.join(below, each)
+                found = os.stat(path)
+                assert synced[key(path)][:2] == (found.st_mtime_ns, found.st_size), path
+
+    monkeypatch.setattr(os, "fsync", noting)
+    settings = ExportSettings(form, partition_by=("tags",))
+    for round_ in range(3):
+        for topic in ("A", "B") if round_ else ("A",):
+            growing_store.append(topic, 0, b"x", tags="red")
+        export(InProcess(), str(growing_store.root), str(into), settings, step=step)
+        if round_:
+            assert compact(str(into), 1 << 20)
+    assert len(looks) == 3
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    if form == "delta":  # the table has the batch, and its library's files are not synced
+        growing_store.append("A", 0, b"y", tags="red")
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTables, "_sync", killed)
+            with pytest.raises(Killed):
+                export(InProcess(), str(growing_store.root), str(into), settings, step=step)
+        export(InProcess(), str(growing_store.root), str(into), settings, step=step)
+        assert len(looks) == 4
 
 
 def test_a_log_that_was_cut_and_written_on_is_not_exported_on(

@@ -108,6 +108,7 @@ def expire(into: str, hours: float, storage: Mapping[str, str] | None = None) ->
             root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
             found = DeltaTable(root, storage_options=options)
             found.create_checkpoint()
+            _sync_delta(ledger, root)  # what follows deletes what the checkpoint replaces
             found.cleanup_metadata()
             # delta-rs takes whole hours.
             gone += len(
@@ -124,8 +125,16 @@ def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -
         root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
         found = DeltaTable(root, storage_options=options)
         metrics = found.optimize.compact(target_size=target_size)
+        _sync_delta(ledger, root)
         replaced += int(metrics["numFilesRemoved"])
     return replaced
+
+
+def _sync_delta(ledger: Ledger, root: str) -> None:
+    """Waits until what delta-rs wrote of a table is durable; it syncs nothing itself."""
+    last, _ = ledger.last_batch()
+    since_ms = 0 if last is None else ledger.written_since_ms(last.number)
+    ledger.place.sync_below(root, since_ms, "")
 
 
 def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) -> int:

@@ -73,8 +73,10 @@ def _own_catalog(place: Place, names: Callable[[], list[str]], properties: dict[
     except ImportError:
         raise OptionError(MISSING) from None
     into = os.path.abspath(place.root)
-    os.makedirs(into, exist_ok=True)
-    catalog = SqlCatalog(NAMESPACE, uri=f"sqlite:///{into}/catalog.db", warehouse=f"file://{into}")
+    place.make(into)
+    catalog = SqlCatalog(
+        NAMESPACE, uri=f"sqlite:///{into}/catalog.db", warehouse=f"file://{into}", **properties
+    )
     catalog.create_namespace_if_not_exists(NAMESPACE)
     return catalog
 
@@ -87,7 +89,9 @@ def namespace_of(settings: ExportSettings) -> str:
 def file_properties(place: Place) -> dict[str, str]:
     """How pyiceberg reaches the files of a place."""
     if not isinstance(place, ObjectPlace):
-        return {}
+        from oberth.spark.pipelines.export.iceberg_io import SYNCED
+
+        return {"py-io-impl": SYNCED}
     found = {_NAMES[name]: value for name, value in place.storage.items() if name in _NAMES}
     endpoint = found.get("s3.endpoint", "")
     if endpoint and "://" not in endpoint:

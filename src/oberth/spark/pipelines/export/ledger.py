@@ -188,6 +188,17 @@ class Ledger:
         """Notes that all tables have a batch."""
         self.write(f"batches/{batch.number:08d}.done", report)
 
+    def written_since_ms(self, batch: int) -> int:
+        """A time after which all was written that is not durable when a batch is committed.
+
+        What was written before the batch before was noted, that one waited for; 0 for the first.
+
+        Returns:
+            ms since 1970.
+        """
+        path = os.path.join(self.directory, f"batches/{batch - 1:08d}.json")
+        return self.place.modified_ms(path) if self.place.read(path) is not None else 0
+
     def rows(self) -> int:
         """How many rows all batches that are done have together, quarantine included."""
         total = 0

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from oberth.errors import OptionError
 from oberth.spark.options import READ_OPTIONS
+from oberth.store.files import OsFileSystem
 from oberth.store.offline.layout import local_directory
 from oberth.store.offline.rebuild import sync_directory
 from oberth.wall_clock import now_ms
@@ -83,6 +84,17 @@ class Place(ABC):
         """Waits until a directory's names are durable."""
 
     @abstractmethod
+    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
+        """Waits until what libraries wrote below a directory is durable, with its names.
+
+        Args:
+            directory: looked through, however deep.
+            since_ms: files and directories that were last changed before this time, ms since 1970,
+                are durable already.
+            done: so are files whose names begin so; "" for none.
+        """
+
+    @abstractmethod
     def size(self, path: str) -> int:
         """A file's bytes.
 
@@ -142,7 +154,7 @@ class LocalPlace(Place):
     def lock_file(self, name: str) -> str:
         """See `Place`."""
         path = os.path.join(self.root, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.make(os.path.dirname(path))
         return path
 
     def read(self, path: str) -> bytes | None:
@@ -153,7 +165,7 @@ class LocalPlace(Place):
 
     def write(self, path: str, data: bytes, *, private: bool = False) -> None:
         """See `Place`."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.make(os.path.dirname(path))
         unfinished = f"{path}.unfinished"
         with suppress(FileNotFoundError):
             os.remove(unfinished)
@@ -186,7 +198,7 @@ class LocalPlace(Place):
 
     def make(self, directory: str) -> None:
         """See `Place`."""
-        os.makedirs(directory, exist_ok=True)
+        OsFileSystem().make_dirs(directory)
 
     def open(self, path: str) -> Any:
         """See `Place`."""
@@ -218,6 +230,17 @@ class LocalPlace(Place):
     def sync(self, directory: str) -> None:
         """See `Place`."""
         sync_directory(directory)
+
+    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
+        """See `Place`."""
+        for below, _, names in os.walk(directory):
+            for name in names:
+                path = os.path.join(below, name)
+                if not (done and name.startswith(done)) and self.modified_ms(path) >= since_ms:
+                    with suppress(FileNotFoundError):  # another engine has removed it
+                        self.finish(path)
+            if self.modified_ms(below) >= since_ms:
+                sync_directory(below)
 
     def size(self, path: str) -> int:
         """See `Place`."""
@@ -325,6 +348,9 @@ class ObjectPlace(Place):
         system.delete_file(bare)
 
     def sync(self, directory: str) -> None:
+        """See `Place`. There is nothing to wait for."""
+
+    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
         """See `Place`. There is nothing to wait for."""
 
     def size(self, path: str) -> int:

@@ -150,10 +150,18 @@ class ParquetTables:
             place.make(os.path.dirname(target))
             place.move(os.path.join(staged, name), target)
             changed.add(os.path.dirname(target))
-        for directory in changed:
+        # A kill can have come between a directory's making and its parent's sync.
+        for directory in {above for each in changed for above in self._down_to(each)}:
             place.sync(directory)
         place.remove_all(staged)
         return int(commit["rows"])
+
+    def _down_to(self, directory: str) -> list[str]:
+        """A directory of a table and those above it, the export's own the last."""
+        found = [directory]
+        while found[-1] != self._ledger.into:
+            found.append(os.path.dirname(found[-1]))
+        return found
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
@@ -201,6 +209,7 @@ class _FlatTables(ABC):
         """See `Tables`."""
         by_table = _by_table(files)
         known = self.present(by_table)
+        self._ledger.place.sync(self._ledger.into)
         for table, own in sorted(by_table.items()):
             root = os.path.join(self._ledger.into, table)
             self._ledger.place.sync(root)
@@ -212,6 +221,11 @@ class _FlatTables(ABC):
             # What attempts of tasks left that were lost.
             self._remove(root, batch, {file.path for file in own})
             self._commit_table(table, batch, own, exists=table in known)
+        self._sync(batch, by_table)
+
+    @abstractmethod
+    def _sync(self, batch: int, tables: Iterable[str]) -> None:
+        """Waits until what a library wrote of a batch's tables is durable."""
 
     @abstractmethod
     def _commit_table(
@@ -293,6 +307,13 @@ class DeltaTables(_FlatTables):
                 commit_properties=properties,
                 storage_options=self._options,
             )
+
+    def _sync(self, batch: int, tables: Iterable[str]) -> None:
+        # delta-rs syncs nothing, neither its log nor the files that it joins.
+        since_ms = self._ledger.written_since_ms(batch)
+        for table in sorted(tables):
+            own = f"part-{batch:08d}-"  # tasks have waited for these
+            self._ledger.place.sync_below(self._root(table), since_ms, own)
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
@@ -447,6 +468,9 @@ class IcebergTables(_FlatTables):
                 # Names are new; to ask whether they are would read every manifest.
                 check_duplicate_files=False,
             )
+
+    def _sync(self, batch: int, tables: Iterable[str]) -> None:
+        """Nothing is left to wait for: see `SyncedFileIO`."""
 
     def _below(self, path: str) -> str:
         return path.removeprefix(self._ledger.into).lstrip("/")
