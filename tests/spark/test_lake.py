@@ -36,6 +36,7 @@ from oberth.spark.pipelines.dead_letters import redrive
 from oberth.spark.pipelines.dispatch import dispatch
 from oberth.spark.pipelines.export.compaction import compact, expire
 from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.settings import (
     FORMATS,
     ExportSettings,
@@ -452,6 +453,30 @@ def test_what_neither_side_has_is_data_loss(make_store: Callable[..., Any], tmp_
     assert len(read(store.root, behind, lake=lake)) < len(kept)  # nothing of it is asked for
     with pytest.raises(DataLossError, match="CommitLog 100 to 4096 is gone"):
         read(store.root, sinceOffset="100")
+
+
+def test_batches_that_are_forgotten_during_a_look(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who listed the ledger before the export went on far lists it again."""
+    monkeypatch.setattr("oberth.spark.pipelines.export.ledger.BATCHES_KEPT", 1)
+    listed = Ledger.names
+    once: list[list[str]] = []
+
+    def overtaken(ledger: Ledger, directory: str) -> list[str]:
+        found = listed(ledger, directory)
+        if not once:
+            once.append(found)
+            growing_store.append("A", 0, b"x")
+            export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
+        return found
+
+    growing_store.append("A", 0, b"x")
+    export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "names", overtaken)
+        assert open_lake(str(tmp_path)).batch == 1
+    assert once == [["00000000.done", "00000000.json"]]
 
 
 def test_names_of_tables_and_topics() -> None:

@@ -172,7 +172,10 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
     else:
         offsets = p.offsets_from_json(last.offsets["end"])
         before = p.offsets_from_json(last.offsets.get("before", {}))
-        coming = _coming(ledger, last.number)  # after the files: whose batch they are is noted
+        found = _coming(ledger, last.number)  # after the files: whose batch they are is noted
+        if found is None:
+            return open_lake(into, storage)
+        coming = found
     return Lake(
         ledger.into, settings, broker, ends, offsets, tuple(files), ledger.place, before,
         last.number, coming,
@@ -181,23 +184,37 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
 
 def _done(ledger: Ledger) -> Batch | None:
     """The newest batch that all tables have."""
-    done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
-    return _batch(ledger, done[-1]) if done else None
+    while True:
+        done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
+        if not done:
+            return None
+        found = _batch(ledger, done[-1])
+        if found is not None:  # else so many were done meanwhile that it was forgotten
+            return found
 
 
-def _batch(ledger: Ledger, number: str) -> Batch:
+def _batch(ledger: Ledger, number: str) -> Batch | None:
     values = ledger.read(f"batches/{number}.json")
-    assert values is not None
-    return batch_of(int(number), values)
+    return None if values is None else batch_of(int(number), values)
 
 
-def _coming(ledger: Ledger, done: int) -> dict[p.QueueKey, tuple[tuple[int, int], ...]]:
-    """What the batches behind one take of each queue: noted before any of it is in a table."""
+def _coming(ledger: Ledger, done: int) -> dict[p.QueueKey, tuple[tuple[int, int], ...]] | None:
+    """What the batches behind one take of each queue: noted before any of it is in a table.
+
+    None where some of them were done and forgotten meanwhile.
+    """
     found: dict[p.QueueKey, tuple[tuple[int, int], ...]] = {}
-    for name in ledger.names("batches"):
-        if not (name.endswith(".json") and name[:8].isdigit() and int(name[:8]) > done):
-            continue
-        offsets = _batch(ledger, name[:8]).offsets
+    names = [
+        name[:8] for name in ledger.names("batches")
+        if name.endswith(".json") and name[:8].isdigit() and int(name[:8]) > done
+    ]  # fmt: skip
+    if names and int(names[0]) != done + 1:
+        return None
+    for name in names:
+        batch = _batch(ledger, name)
+        if batch is None:
+            return None
+        offsets = batch.offsets
         assert offsets is not None
         start = p.offsets_from_json(offsets["start"])
         for key, end in p.offsets_from_json(offsets["end"]).items():

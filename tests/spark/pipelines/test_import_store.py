@@ -17,10 +17,11 @@ from oberth.errors import DataLossError, OptionError, StoreCorruptError, StoreEr
 from oberth.formats.message import MessageExt
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
+from oberth.spark.lake import open_lake
 from oberth.spark.pipelines.audit import audit_export
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import export
-from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.ledger import BATCHES_KEPT, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings
 from oberth.spark.pipelines.import_store import export_files, import_store
@@ -89,6 +90,48 @@ def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:
     with pytest.raises(StoreCorruptError, match="the export wrote"):
         import_store(InProcess(), str(tmp_path / "out"), str(tmp_path / "again"))
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_ledger_of_many_batches_stays_small(
+    growing_store: Any, tmp_path: Path, exact: bool
+) -> None:
+    """Also one that was begun when all batches stayed; the export is whole for all who read it."""
+    root, into = str(growing_store.root), tmp_path / "out"
+    ledger, settings = Ledger(LocalPlace(str(into))), ExportSettings(exact=exact)
+
+    def grow(count: int) -> None:
+        for _ in range(count):
+            growing_store.append("A", 0, b"x")
+            assert export(InProcess(), root, str(into), settings).batches == 1
+
+    def names() -> list[str]:
+        return [*ledger.names("batches"), *ledger.names("commits")]
+
+    grow(3)
+    for name in ledger.names("batches"):
+        if name.endswith(".done"):  # as it was written when all batches stayed
+            report = ledger.read(f"batches/{name}")
+            assert report is not None
+            assert report.pop("total") == int(name[:8]) + 1
+            ledger.write(f"batches/{name}", report)
+            ledger.write(f"commits/{name[:8]}.json", {"files": [], "rows": 1})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("oberth.spark.pipelines.export.ledger.BATCHES_KEPT", 4)
+        grow(17)
+        assert names() == [f"{n:08d}.{x}" for n in range(16, 20) for x in ("done", "json")]
+    grow(180)
+    assert len(names()) == 2 * BATCHES_KEPT
+    kept = {name: ledger.read(f"batches/{name}") for name in ledger.names("batches")}
+    assert ledger.rows() == 200
+    assert export(InProcess(), root, str(into), settings).batches == 0
+    assert {name: ledger.read(f"batches/{name}") for name in ledger.names("batches")} == kept
+    last, _ = ledger.last_batch()
+    assert last is not None
+    assert open_lake(str(into)).end == last.end
+    if exact:
+        assert import_store(InProcess(), str(into), str(tmp_path / "again")).records == 200
+        assert log_bytes(tmp_path / "again") == log_bytes(growing_store.root)
 
 
 ODD_TIMES = [1_700_000_000_000_000_000, -1, TIME_MAX_MS + 1, TIME_MIN_MS - 1, 2**63 - 1, -(2**63)]

@@ -4,14 +4,17 @@
     batches/NNNNNNNN.json      a batch's range of the log, written before its data; of several
                                stores one for each: {"start": 0, "end": 900, "logs": {"broker-a":
                                {"start": 0, "end": 500, "tail": 7}, …}}
-    batches/NNNNNNNN.done      its report, written when all its tables have it
-    commits/NNNNNNNN.json      Parquet only: which staged files go where; from here on it counts
+    batches/NNNNNNNN.done      its report, written when all its tables have it; ``total`` counts the
+                               rows of this batch and of all before
+    commits/NNNNNNNN.json      Parquet only: which staged files go where; from here on it counts;
+                               removed when the batch is done
 
     config/                    exact exports only: the store's config/*.json at the last run
 
 A batch without ``.done`` is run again with the same range; what it had written is removed or, where
-a table has it already, kept. Files appear whole, by renaming, and are on the disk before the next
-step begins.
+a table has it already, kept. Of those that are done the newest `BATCHES_KEPT` stay, for who reads
+the ledger meanwhile. Files appear whole, by renaming, and are on the disk before the next step
+begins.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import ExportSettings
 
 DIRECTORY: Final = "_oberth"
+BATCHES_KEPT: Final = 64
 
 
 class LogRange(NamedTuple):
@@ -185,8 +189,17 @@ class Ledger:
         self.write(f"batches/{batch.number:08d}.json", values)
 
     def finish(self, batch: Batch, report: dict[str, Any]) -> None:
-        """Notes that all tables have a batch."""
-        self.write(f"batches/{batch.number:08d}.done", report)
+        """Notes that all tables have a batch, and forgets what only older ones needed."""
+        total = self.rows() + report["rows"] + report["quarantined"]
+        self.write(f"batches/{batch.number:08d}.done", {**report, "total": total})
+        self._remove(f"commits/{batch.number:08d}.json")
+        for name in self.names("batches"):
+            if name[:8].isdigit() and int(name[:8]) <= batch.number - BATCHES_KEPT:
+                self._remove(f"batches/{name}")
+                self._remove(f"commits/{name[:8]}.json")
+
+    def _remove(self, name: str) -> None:
+        self.place.remove(os.path.join(self.directory, name))
 
     def written_since_ms(self, batch: int) -> int:
         """A time after which all was written that is not durable when a batch is committed.
@@ -202,9 +215,11 @@ class Ledger:
     def rows(self) -> int:
         """How many rows all batches that are done have together, quarantine included."""
         total = 0
-        for name in self.names("batches"):
+        for name in reversed(self.names("batches")):
             if name.endswith(".done"):
                 report = self.read(f"batches/{name}") or {}
+                if "total" in report:
+                    return total + int(report["total"])
                 total += report["rows"] + report["quarantined"]
         return total
 
