@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from oberth.client.admin import Admin
 from oberth.client.blocking_face import LOOP
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
 from oberth.client.pulling import (
     SUBSCRIPTION_FLAG,
     PullStatus,
@@ -325,13 +325,36 @@ class LiveStores:
         return routes
 
     def clusters(self) -> list[str]:
-        """The names of the clusters that the name servers know."""
+        """The names of the clusters that the name servers know; waits until there is one.
+
+        Raises:
+            MQClientError: there was none for the option ``rocketmq.read.timeout``.
+        """
 
         async def names() -> list[str]:
             assert self._admin is not None
-            return sorted((await self._admin.cluster_info()).cluster_addr_table)
+            found = sorted((await self._admin.cluster_info()).cluster_addr_table)
+            if not found:  # a cluster leaves with its last broker
+                raise MQClientError(f"{self.where}: there are none", BROKER_NOT_EXIST)
+            return found
 
         return self._call(names)
+
+    def absent(self, brokers: Iterable[str]) -> set[str]:
+        """Which of some brokers have no queue here, after a wait for them.
+
+        They may come back for as long as the option ``rocketmq.read.timeout`` says.
+        """
+        patience = Patience(self._connection.read_timeout_ms, PAUSE_S, PAUSE_MAX_S)
+        wanted, told = set(brokers), False
+        while away := wanted - set(self._known()):
+            if not told:
+                told = True
+                _LOG.warning("%s: waiting for %s", self.where, ", ".join(sorted(away)))
+            if not LOOP.call(patience.wait):
+                break
+            self._look()
+        return away
 
     def known_topics(self) -> set[str]:
         """Every topic that the name servers know."""

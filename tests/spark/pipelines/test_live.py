@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,24 @@ from click.testing import CliRunner
 from tests.rigs.dispatchers import dispatcher
 from tests.rigs.pairs import until
 
+from oberth.broker.broker import Broker
+from oberth.broker.broker_config import read_configs
 from oberth.cli.main import oberth
 from oberth.client import Message, dead_letters
+from oberth.client.admin import Admin as AsyncAdmin
 from oberth.client.blocking import Admin, Producer
+from oberth.client.blocking_face import LOOP
 from oberth.errors import DataLossError, MQClientError, OptionError
+from oberth.spark.live_plan import LiveStores
 from oberth.spark.live_sink import sent_before
 from oberth.spark.pipelines.export.exporter import STEPS, export
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.write_options import parse_live_write_options
 from oberth.testing.blocking import EmbeddedBroker
+from oberth.testing.embedded_broker import DEFAULT_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,6 +118,103 @@ def test_an_export_tells_a_topic_that_was_made_again(mq: Any, tmp_path: Path, co
     assert export(InProcess(), "", str(tmp_path), settings, options=options).rows == 1
     wanted = [*(b"old %d" % n for n in range(5)), *new, b"last"]
     assert Counter(row["value"] for row in _rows(tmp_path)) == Counter(wanted)
+
+
+async def _start(settings: Any) -> Broker:
+    broker = Broker(settings[0], settings[1])
+    await broker.start()
+    return broker
+
+
+def test_clusters_that_come_and_go(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later cluster is no other source, and one whose only broker starts again is waited for."""
+    into, other = tmp_path / "lake", tmp_path / "b"
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr}
+    settings = ExportSettings(topics=("orders",))
+    _send(mq, "orders", [b"1"])
+    assert export(InProcess(), "", str(into), settings, options=options).rows == 1
+    second = read_configs(
+        {
+            **DEFAULT_SETTINGS, "brokerName": "broker-b", "brokerClusterName": "Another",
+            "namesrvAddr": mq.namesrv_addr, "storePathRootDir": str(other),
+        }
+    )  # fmt: skip
+    broker = LOOP.call(lambda: _start(second))
+    try:
+        _send(mq, "orders", [b"2"])
+        assert export(InProcess(), "", str(into), settings, options=options).rows == 1
+    finally:
+        LOOP.call(broker.aclose)
+    looks: list[int] = []
+    asked = AsyncAdmin.cluster_info
+
+    async def away(self: Any) -> Any:
+        found = await asked(self)
+        looks.append(1)
+        if len(looks) < 3:
+            found.cluster_addr_table = {}
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AsyncAdmin, "cluster_info", away)
+        assert export(InProcess(), "", str(into), settings, options=options).batches == 0
+    assert len(looks) >= 3
+    ledger = Ledger(LocalPlace(str(into)))
+    ledger.begin(settings, {"broker": "clusters Third, Fourth", "path": ""})
+    with pytest.raises(OptionError, match="holds the export of broker 'clusters Third, Fourth'"):
+        export(InProcess(), "", str(into), settings, options=options)
+
+
+def test_a_batch_that_names_a_broker_that_is_away(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noted before a kill, it waits for the broker; what has gone for good may be skipped."""
+    options = {"rocketmq.namesrv.addr": mq.namesrv_addr, "rocketmq.read.timeout": "300ms"}
+    settings = ExportSettings(topics=("orders",))
+    ledger = Ledger(LocalPlace(str(tmp_path)))
+    _send(mq, "orders", [b"1", b"2"])
+
+    def killed(step: str) -> None:
+        if step == "write":
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        export(InProcess(), "", str(tmp_path), settings, options=options, step=killed)
+    batch, _ = ledger.last_batch()
+    assert batch is not None
+    assert batch.offsets is not None
+
+    looks: list[int] = []
+    asked = LiveStores._routes
+
+    async def away(self: Any) -> Any:
+        looks.append(1)
+        return await asked(self) if len(looks) > 2 else {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveStores, "_routes", away)
+        more = {**options, "rocketmq.read.timeout": "60s"}
+        assert export(InProcess(), "", str(tmp_path), settings, options=more).rows == 2
+    assert len(looks) > 2
+
+    _send(mq, "orders", [b"3"])
+    with pytest.raises(KilledError):
+        export(InProcess(), "", str(tmp_path), settings, options=options, step=killed)
+    batch, _ = ledger.last_batch()
+    assert batch is not None
+    assert batch.offsets is not None
+    batch.offsets["start"]["orders"]["gone"] = {"0": 5}
+    batch.offsets["end"]["orders"]["gone"] = {"0": 9}
+    ledger.intend(replace(batch, end=batch.end + 4))
+    with pytest.raises(MQClientError, match="batch 1 has messages of gone"):
+        export(InProcess(), "", str(tmp_path), settings, options=options)
+    report = export(InProcess(), "", str(tmp_path), settings, options=options, skip_damage=True)
+    assert (report.rows, len(report.skipped)) == (1, 1)
+    assert "offsets 5 to 9 of batch 1 are at no broker now" in report.skipped[0]
+    assert Counter(row["value"] for row in _rows(tmp_path)) == Counter([b"1", b"2", b"3"])
+    assert export(InProcess(), "", str(tmp_path), settings, options=options).batches == 0
 
 
 def test_what_a_live_export_is_not(mq: Any, tmp_path: Path) -> None:

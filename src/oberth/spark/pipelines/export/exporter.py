@@ -30,7 +30,7 @@ from oberth.formats import paths
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import settle as settle_compaction
-from oberth.spark.pipelines.export.ledger import Batch, Ledger, LogRange
+from oberth.spark.pipelines.export.ledger import CLUSTERS, Batch, Ledger, LogRange
 from oberth.spark.pipelines.export.live import (
     LiveOrigin,
     LivePart,
@@ -252,8 +252,9 @@ def _export_live(
     with ledger.locked():
         source = LiveTopicsSource(options, settings, skip_damage=skip_damage)
         try:
-            known = {"broker": source.name, "path": ""}
-            ledger.check_source(known)
+            clusters = source.clusters()
+            ledger.check_clusters(clusters)
+            known = {"broker": CLUSTERS + ", ".join(clusters), "path": ""}
             present = ledger.settings(settings)
             if present is None:
                 present = _complete(settings, "", options)
@@ -490,6 +491,19 @@ class _LiveRun(_Run):
         self._tables = tables
         self._skip_damage = skip_damage
         self._step = step
+
+    def batch(
+        self,
+        batch: Batch,
+        report: ExportReport,
+        progress: Callable[[int], None] | None,
+        *,
+        again: bool = False,
+    ) -> None:
+        """See `_Run`."""
+        already = len(self._source.stores.lost)
+        super().batch(batch, report, progress, again=again)
+        report.skipped += self._source.stores.lost[already:]
 
     def _work(self, batch: Batch) -> tuple[tuple[StoreFiles, ...] | LiveOrigin, list[Any]]:
         return self._source.parts(batch)

@@ -31,6 +31,8 @@ from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import ExportSettings
 
 DIRECTORY: Final = "_oberth"
+CLUSTERS: Final = "clusters "
+"""Before the names of clusters where ``source`` has a broker: of an export of live topics."""
 BATCHES_KEPT: Final = 64
 
 
@@ -150,17 +152,25 @@ class Ledger:
         last, _ = self.last_batch()
         return {source["broker"]} if last is None or last.logs is None else {*last.logs}
 
-    def check_source(self, source: dict[str, Any]) -> None:
-        """Raises where another store was exported here.
+    def check_clusters(self, clusters: Sequence[str]) -> None:
+        """Raises where what was exported here is none of some clusters' live topics.
+
+        One that is away, or that came later to the same name servers, is no other source.
+
+        Args:
+            clusters: those that there are; one at least.
 
         Raises:
             OptionError: what it was.
         """
         noted = self.source()
-        if noted is not None and noted["broker"] != source["broker"]:
+        if noted is None:
+            return
+        known = set(noted["broker"].removeprefix(CLUSTERS).split(", "))
+        if not noted["broker"].startswith(CLUSTERS) or known.isdisjoint(clusters):
             raise OptionError(
                 f"{self.into}: holds the export of broker {noted['broker']!r}, "
-                f"not of {source['broker']!r}"
+                f"not of {CLUSTERS + ', '.join(clusters)!r}"
             )
 
     def last_batch(self) -> tuple[Batch | None, bool]:

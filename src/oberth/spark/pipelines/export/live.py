@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from oberth.errors import OptionError
+from oberth.client.instance import BROKER_NOT_EXIST
+from oberth.errors import MQClientError, OptionError
 from oberth.spark import plan as p
 from oberth.spark.live_plan import LiveStores, LiveTopics
 from oberth.spark.live_reading import LivePieceReader, PullSettings
@@ -76,10 +77,13 @@ class LiveTopicsSource:
         """Ends the connections."""
         self.stores.close()
 
-    @property
-    def name(self) -> str:
-        """What tells it from other sources: its clusters, which keep their names."""
-        return f"clusters {', '.join(self.stores.clusters())}"
+    def clusters(self) -> list[str]:
+        """What tells it from other sources: its clusters, which keep their names.
+
+        Raises:
+            MQClientError: there are none, for longer than is waited.
+        """
+        return self.stores.clusters()
 
     def next_batch(self, last: Batch | None, lost: list[str]) -> Batch | None:
         """What is new in the queues, None for nothing.
@@ -123,22 +127,37 @@ class LiveTopicsSource:
         return Batch(number, first, first + count, offsets)
 
     def parts(self, batch: Batch) -> tuple[LiveOrigin, list[LivePart]]:
-        """The work of a batch, and where it is read."""
+        """The work of a batch, and where it is read.
+
+        Raises:
+            MQClientError: a broker that it names is not there, for longer than is waited, unless
+                what is lost is to be skipped.
+        """
         assert batch.offsets is not None
         assert self.options.connection is not None
         start = p.offsets_from_json(batch.offsets["start"])
         end = p.offsets_from_json(batch.offsets["end"])
         ranges = {key: (start.get(key, 0), last) for key, last in end.items()}
         ranges = {key: each for key, each in ranges.items() if each[0] < each[1]}
+        away = self.stores.absent({key.broker for key in ranges})
+        if away and self.options.fail_on_data_loss:
+            raise MQClientError(
+                f"batch {batch.number} has messages of {', '.join(sorted(away))}, and "
+                f"{self.stores.where} have no queues there",
+                BROKER_NOT_EXIST,
+            )
+        lost = [
+            f"{key}: offsets {low} to {high} of batch {batch.number} are at no broker now"
+            for key, (low, high) in sorted(ranges.items()) if key.broker in away
+        ]  # fmt: skip
+        p.report_loss(self.stores, self.options, lost)
+        ranges = {key: each for key, each in ranges.items() if key.broker not in away}
         self.stores.prepare(ranges)
         cuts: list[Cut] = []
         by_broker = p.by_broker(ranges)
         for number, broker in enumerate(self.stores.brokers):
             own = by_broker.get(broker.broker, {})
             cuts += queue_cuts(number, self.stores, own)
-        if sum(cut.rows for cut in cuts) != batch.end - batch.start:
-            known = ", ".join(broker.broker for broker in self.stores.brokers)
-            raise OptionError(f"batch {batch.number} names brokers that are not there: {known} are")
         plans = pack(cuts, self.options)
         parts, at = [], batch.start
         for plan in plans:
