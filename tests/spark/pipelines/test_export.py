@@ -32,6 +32,7 @@ from oberth.store.files import OsFileSystem
 from oberth.store.lakes import NOTHING, awaited_lake, lake_name, lake_names, make_directory
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.offline.rebuild import sync_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,6 +278,26 @@ def test_compaction_that_was_killed_is_finished(golden_pristine: Golden, tmp_pat
             compact(str(tmp_path), 1 << 30)
     export(InProcess(), str(store.root), str(tmp_path), ExportSettings())
     assert places(read_all(tmp_path, "parquet")) == expected_places(store)
+
+
+def test_a_compaction_that_is_done_does_not_come_back(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the file that the next one stages, so its end is on the disk before that begins."""
+    commit, synced = tmp_path / "_oberth" / "commits" / "compaction.json", []
+    def noting(path: str) -> None:
+        sync_directory(path)
+        synced.append((Path(path), commit.exists()))
+
+    for topic in ("A", "A", "B", "B"):
+        growing_store.append(topic, 0, b"x")
+        export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
+    monkeypatch.setattr("oberth.spark.pipelines.export.compaction.sync_directory", noting)
+    assert compact(str(tmp_path), 1 << 20) == 4
+    assert synced == [
+        (tmp_path / "A", True), (commit.parent, False),
+        (tmp_path / "B", True), (commit.parent, False),
+    ]  # fmt: skip
 
 
 def test_damage_is_an_error_or_a_report(golden_pristine: Golden, tmp_path: Path) -> None:

@@ -193,8 +193,11 @@ def settle(ledger: Ledger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
     sync_directory(os.path.dirname(commit["joined"]))
+    path = os.path.join(ledger.directory, COMMIT)
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(ledger.directory, COMMIT))
+        os.unlink(path)
+    # Else a loss of power could bring it back, beside what is staged for the next.
+    sync_directory(os.path.dirname(path))
 
 
 def list_files(settings: ExportSettings, ledger: Ledger) -> dict[str, list[str]]:
