@@ -22,11 +22,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import LongType
 from tests.rigs.killed_upkeep import kept_up_until_killed
 
+from oberth.errors import OptionError
+from oberth.spark.lake import open_lake
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import compact, expire
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.iceberg_upkeep import neighbours
 from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.export.tables import IcebergTables
 from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.schemas import parse_columns, struct_type
 from oberth.spark.source import RocketMQReader
@@ -145,6 +148,93 @@ def test_only_what_is_old_and_ours_is_deleted(growing_store: Any, tmp_path: Path
     assert expire(str(lake.into), 1.0) == 1
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
     lake.check()
+
+
+def test_young_files_of_a_table_without_snapshots_stay(growing_store: Any, tmp_path: Path) -> None:
+    """They may be those of another engine's first commit."""
+    lake = Lake(growing_store, tmp_path / "lake")
+    lake.grow(3)
+    catalog = SqlCatalog("oberth", uri=f"sqlite:///{lake.into}/catalog.db")
+    place = f"file://{lake.into}/B"
+    made = catalog.create_table("oberth.B", schema=lake.table().schema(), location=place)
+    catalog.close()
+    metadata = Path(made.metadata_location.removeprefix("file://"))
+    young, old = lake.into / "B" / "part-young.parquet", metadata.parent / "old.avro"
+    for path in (young, old, metadata.parent / "young.avro"):
+        path.write_bytes(b"")
+    os.utime(old, (1, 1))
+    os.utime(metadata, (1, 1))
+    assert expire(str(lake.into), 1.0) == 1
+    assert (young.exists(), old.exists(), metadata.exists()) == (True, False, True)
+    assert len(list(metadata.parent.iterdir())) == 2
+
+
+class LowerCatalog(SqlCatalog):
+    """Names are in lower case here, whatever they are asked for by, as in Hive, Glue and Unity."""
+
+    def load_table(self, identifier: Any) -> Any:
+        return super().load_table(tuple(each.lower() for each in identifier))
+
+    def create_table(self, identifier: Any, *arguments: Any, **more: Any) -> Any:
+        lower = tuple(each.lower() for each in identifier)
+        return super().create_table(lower, *arguments, **more)
+
+
+def test_a_catalog_that_lowers_names(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, into, settings = str(growing_store.root), tmp_path / "lake", ExportSettings("iceberg")
+    bodies: list[bytes] = []
+
+    def add(topic: str) -> None:
+        bodies.append(b"%d" % len(bodies))
+        growing_store.append(topic, 0, bodies[-1])
+
+    def killed(step: str) -> None:
+        if step == "finish":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog", LowerCatalog)
+    add("OrderTopic")
+    add("plain")
+    export(InProcess(), root, str(into), settings)
+    add("OrderTopic")
+    with pytest.raises(KeyboardInterrupt):
+        export(InProcess(), root, str(into), settings, step=killed)
+    export(InProcess(), root, str(into), settings)
+    assert [row["value"] for row in read(growing_store.root, lake=str(into))] == bodies
+    assert {file.topic for file in open_lake(str(into)).files} == {"OrderTopic", "plain"}
+    assert compact(str(into), 1 << 20) == 2
+    catalog = SqlCatalog("oberth", uri=f"sqlite:///{into}/catalog.db")
+    assert sorted(catalog.list_tables("oberth")) == [("oberth", "ordertopic"), ("oberth", "plain")]
+    found = catalog.load_table("oberth.ordertopic").scan().to_arrow()
+    assert sorted(found.column("value").to_pylist()) == [b"0", b"2"]
+    catalog.close()
+    # A topic that differs in case alone cannot be there too; what is there stays readable.
+    add("ORDERTOPIC")
+    with pytest.raises(OptionError, match="export into another namespace"):
+        export(InProcess(), root, str(into), settings)
+    assert [row["value"] for row in read(growing_store.root, lake=str(into))] == bodies
+
+
+def test_topics_that_differ_in_case_alone(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the catalog tells them apart, one whose table a kill prevented is not the other."""
+    root, into, settings = str(growing_store.root), tmp_path / "lake", ExportSettings("iceberg")
+    growing_store.append("t", 0, b"1")
+    export(InProcess(), root, str(into), settings)
+    growing_store.append("T", 0, b"2")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTables, "_commit_table", killed)
+        with pytest.raises(KeyboardInterrupt):
+            export(InProcess(), root, str(into), settings)
+    assert export(InProcess(), root, str(into), settings).rows == 1
+    assert {file.topic for file in open_lake(str(into)).files} == {"t", "T"}
 
 
 def test_a_tag_of_another_engine_stays(growing_store: Any, tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ def _remove_orphans(place: Place, root: str, table: Any, limit_ms: int) -> int:
             found = [path for path in found if place.modified_ms(path) < limit_ms]
         if not found:
             return 0
+    if not snapshots:  # the first commit of another engine may be in progress
+        found = [path for path in found if _key(path) not in kept]
+        found = [path for path in found if place.modified_ms(path) < limit_ms]
     for path in found:
         place.remove(path)
     return len(found)

@@ -379,6 +379,7 @@ class IcebergTables(_FlatTables):
         super().__init__(settings, ledger)
         self._namespace = namespace_of(settings)
         self._catalog = open_catalog(settings, ledger.place, lambda: _directories(ledger))
+        self._lower: set[str] = set()  # tables that the catalog lists in lower case
 
     def close(self) -> None:
         """Closes the catalog."""
@@ -404,8 +405,7 @@ class IcebergTables(_FlatTables):
 
     def table_names(self) -> list[str]:
         """Tables that there are; a catalog may have others, of other exports."""
-        every = {table[-1] for table in self._catalog.list_tables(self._namespace)}
-        return sorted(every.intersection(_directories(self._ledger)))
+        return sorted(self.present(_directories(self._ledger)))
 
     def load(self, table: str) -> Any:
         """A table as the catalog has it now.
@@ -423,8 +423,30 @@ class IcebergTables(_FlatTables):
         return found
 
     def present(self, tables: Iterable[str]) -> set[str]:
-        """Which of some tables there are; the catalog says so by one question."""
-        return set(tables) & set(self.table_names())
+        """Which of some tables there are; the catalog says so by one question.
+
+        Hive, Glue and Unity list a name in lower case; such a table is asked for, once.
+        """
+        every = {table[-1] for table in self._catalog.list_tables(self._namespace)}
+        wanted = set(tables) & set(_directories(self._ledger))
+        return {
+            name for name in wanted
+            if name in every or (name.lower() in every and self._is_listed_lower(name))
+        }  # fmt: skip
+
+    def _is_listed_lower(self, table: str) -> bool:
+        """Whether a table is one that the catalog lists in lower case, not another one."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if table not in self._lower:
+            try:
+                found = self._catalog.load_table((self._namespace, table))
+            except NoSuchTableError:
+                return False
+            if found.location().rstrip("/") != location_of(self._ledger.place, table):
+                return False
+            self._lower.add(table)
+        return True
 
     def has(self, table: str, batch: int) -> bool:
         """Whether a table has a batch."""
