@@ -30,7 +30,7 @@ from pyspark.sql import datasource as f
 from oberth.cli.main import oberth
 from oberth.errors import DataLossError, OptionError
 from oberth.formats import sys_flag
-from oberth.spark.lake import open_lake
+from oberth.spark.lake import open_lake, union_frame
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.dead_letters import redrive
 from oberth.spark.pipelines.dispatch import dispatch
@@ -455,6 +455,27 @@ def test_what_neither_side_has_is_data_loss(make_store: Callable[..., Any], tmp_
         read(store.root, sinceOffset="100")
 
 
+def test_a_log_that_was_cut_and_written_on_is_not_the_lakes(
+    make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What came in the place of the lost end, before the lake's end, is in neither."""
+    first, second = make_store(tmp_path / "a" / "broker"), make_store(tmp_path / "b" / "broker")
+    into = str(tmp_path / "lake")
+    for store, last in ((first, b"taken"), (second, b"later")):
+        store.append("A", 0, b"x")
+        store.append("A", 0, last)
+    export(InProcess(), str(first.root), into, ExportSettings())
+    for store in (first, second):
+        store.append("A", 0, b"more")
+    assert len(read(first.root, lake=into)) == 3
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(DataLossError, match="is not what the lake"):
+            read(second.root, lake=into, **options)
+    given = {"path": str(second.root), "lake": into}
+    with pytest.raises(DataLossError, match="cut after a crash and written on"):
+        union_frame(None, given)  # type: ignore[arg-type]  # refused before Spark is asked
+
+
 def test_batches_that_are_forgotten_during_a_look(
     growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,8 +507,6 @@ def test_names_of_tables_and_topics() -> None:
 
 @pytest.mark.spark
 def test_sparks_own_reader_gives_the_same(spark: SparkSession, written: Written) -> None:
-    from oberth.spark.lake import union_frame
-
     # One statement, as each takes a second to plan and to start.
     statement = " union all ".join(
         f"select '{number}' as n, topic, count(*), sum(size), max(offset) from {{t}} "

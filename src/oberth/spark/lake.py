@@ -42,7 +42,7 @@ from oberth.spark.options import (
     parse_read_options,
 )
 from oberth.spark.pipelines.export.compaction import list_files
-from oberth.spark.pipelines.export.ledger import Batch, Ledger, batch_of
+from oberth.spark.pipelines.export.ledger import Batch, Ledger, batch_of, is_other_log
 from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
 from oberth.spark.pipelines.export.settings import (
     ONE_TABLE,
@@ -57,6 +57,8 @@ from oberth.spark.sql_filter import compile_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from oberth.spark.store_files import StoreFiles
 
 BATCH_ROWS: Final = 16_384
 """Rows of one Arrow batch."""
@@ -89,6 +91,7 @@ class Lake:
         settings: how the tables are made.
         broker: whose log, or for live topics which clusters; of several stores the first one's.
         ends: behind the last position that the lake has, by broker; of live topics none.
+        tails: the CRC-32 of each log's last bytes before it, None where it was not noted.
         offsets: of live topics the next offset of each queue; None for a store's log.
         files: what there is.
         place: where they lie.
@@ -103,6 +106,7 @@ class Lake:
     settings: ExportSettings
     broker: str
     ends: Mapping[str, int]
+    tails: Mapping[str, int | None]
     offsets: Mapping[p.QueueKey, int] | None
     files: tuple[LakeFile, ...]
     place: Place
@@ -165,10 +169,12 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
         topic = "" if settings.one_table or name == ONE_TABLE else topic_of_table(name)
         files += [LakeFile(x, _size(ledger.place, x), topic, quarantine) for x in paths]
     offsets, ends = None, {}
+    tails: dict[str, int | None] = {}
     before: p.Offsets = {}
     coming: dict[p.QueueKey, tuple[tuple[int, int], ...]] = {}
     if last.offsets is None:
         ends = {name: each.end for name, each in last.ranges(broker).items()}
+        tails = {name: each.tail for name, each in last.ranges(broker).items()}
     else:
         offsets = p.offsets_from_json(last.offsets["end"])
         before = p.offsets_from_json(last.offsets.get("before", {}))
@@ -177,7 +183,7 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
             return open_lake(into, storage)
         coming = found
     return Lake(
-        ledger.into, settings, broker, ends, offsets, tuple(files), ledger.place, before,
+        ledger.into, settings, broker, ends, tails, offsets, tuple(files), ledger.place, before,
         last.number, coming,
     )  # fmt: skip
 
@@ -419,6 +425,21 @@ def behind(store_start: int, lake_end: int, store_end: int, where: str) -> str:
     return ""
 
 
+def check_log(lake: Lake, store: StoreFiles) -> None:
+    """Raises where a store's log is not the one that the lake has.
+
+    Raises:
+        DataLossError: it was cut and written on, so messages before the lake's end are in neither.
+    """
+    end = lake.ends[store.broker]
+    if is_other_log(store, end, lake.tails[store.broker]):
+        raise DataLossError(
+            f"{store.root}: what lies before {end} of its CommitLog is not what the lake "
+            f"{lake.into} has: the log was cut after a crash and written on, or is another one; "
+            "export into another directory"
+        )
+
+
 # Reading.
 
 
@@ -651,7 +672,11 @@ def union_frame(session: SparkSession, options: Mapping[str, str], columns: str 
     if not plain:
         whole = session.read.format("rocketmq").options(**given)
         return whole.option("columns", wanted).load()
-    check_topics(lake, parsed, p.open_stores(parsed).known_topics())
+    stores = p.open_stores(parsed)
+    check_topics(lake, parsed, stores.known_topics())
+    for store in stores.files:
+        if store.broker in lake.ends:
+            check_log(lake, store)
     topics = p.TopicFilter(parsed.selection)
     files = [x.path for x in lake.files if not x.topic or topics.allows(x.topic)]
     begin = parsed.since_offset or 0

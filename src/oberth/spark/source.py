@@ -358,7 +358,7 @@ def _behind_lake(
     Raises:
         DataLossError: with failOnDataLoss, a part of the log is in neither; or it is another log.
     """
-    from oberth.spark.lake import behind
+    from oberth.spark.lake import behind, check_log
 
     brokers = {store.broker for store in stores.files}
     if brokers != set(lake.ends):
@@ -371,6 +371,7 @@ def _behind_lake(
         end = lake.ends[store.broker]
         first, last = store.log_start(), store.log_end()
         gone = behind(first, end, last, store.root)
+        check_log(lake, store)
         if predicate.brokers is not None and store.broker not in predicate.brokers:
             continue
         low, high = predicate.log.clip(end, first)

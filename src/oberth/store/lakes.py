@@ -8,7 +8,8 @@ where its tables have the log:
     oberth/lakes/HASH.json    {"lake": "s3://lake/shop", "position": 1073741824}
 
 HASH is the first 16 hex digits of the SHA-256 of `lake_name`. A note counts from its renaming on;
-it is written when all tables have the batch, never before. A lake without a note has nothing, and
+it is written when all tables have the batch, never before. An export that begins with a store, or
+finds that the log is not the one it had, removes its note. A lake without a note has nothing, and
 so has one whose note lies behind the log's end: that is the note of another log.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +286,7 @@ def test_a_compaction_that_is_done_does_not_come_back(
 ) -> None:
     """It names the file that the next one stages, so its end is on the disk before that begins."""
     commit, synced = tmp_path / "_oberth" / "commits" / "compaction.json", []
+
     def noting(path: str) -> None:
         sync_directory(path)
         synced.append((Path(path), commit.exists()))
@@ -515,3 +517,38 @@ def test_a_log_that_was_cut_and_written_on_is_not_exported_on(
         export(InProcess(), str(second.root), into, ExportSettings())
     first.append("A", 0, b"more")
     assert export(InProcess(), str(first.root), into, ExportSettings()).rows == 1
+
+
+def test_a_broker_does_not_rely_on_tables_that_lack_its_log(
+    make_store: Callable[..., Any], tmp_path: Path
+) -> None:
+    """They were removed and begun again, or the log was cut after a crash and written on."""
+    first, second = make_store(tmp_path / "a" / "broker"), make_store(tmp_path / "b" / "broker")
+    into, files = tmp_path / "lake", OsFileSystem()
+    make_directory(files, str(first.root))
+    for store, last in ((first, b"taken"), (second, b"later")):
+        store.append("A", 0, last)
+
+    def position(store: Any) -> int:
+        waited = awaited_lake(files, str(store.root), str(into), 1 << 40)
+        assert waited is not None
+        return waited.position
+
+    def killed(step: str) -> None:
+        if step == "write":
+            raise Killed
+
+    export(InProcess(), str(first.root), str(into), ExportSettings())
+    end = position(first)
+    assert end > 0
+    shutil.rmtree(into)
+    with pytest.raises(Killed):
+        export(InProcess(), str(first.root), str(into), ExportSettings(), step=killed)
+    assert position(first) == NOTHING
+    export(InProcess(), str(first.root), str(into), ExportSettings())
+    assert position(first) == end
+    shutil.copytree(first.root / "oberth", second.root / "oberth")
+    assert position(second) == end
+    with pytest.raises(DataLossError, match="is not what was exported"):
+        export(InProcess(), str(second.root), str(into), ExportSettings())
+    assert position(second) == NOTHING

@@ -23,14 +23,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
-from zlib import crc32
 
-from oberth.errors import DataLossError, NotFoundError, OptionError, StoreFullError
+from oberth.errors import DataLossError, OptionError, StoreFullError
 from oberth.formats import paths
 from oberth.spark import plan as p
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.compaction import settle as settle_compaction
-from oberth.spark.pipelines.export.ledger import CLUSTERS, Batch, Ledger, LogRange
+from oberth.spark.pipelines.export.ledger import (
+    CLUSTERS,
+    Batch,
+    Ledger,
+    LogRange,
+    is_other_log,
+    tail_of,
+)
 from oberth.spark.pipelines.export.live import (
     LiveOrigin,
     LivePart,
@@ -56,8 +62,6 @@ RANGE_SIZE_MIN: Final = 32 << 20
 RANGE_SIZE_MAX: Final = 256 << 20
 _TASKS_PER_CORE: Final = 4
 _SAMPLE_ROWS: Final = 5000
-_TAIL_SIZE: Final = 4096
-"""Bytes that tell the log from one that was cut and written on."""
 Step = Callable[[str], None]
 
 
@@ -232,6 +236,20 @@ def _note_positions(stores: Sequence[StoreFiles], first: str, ledger: Ledger) ->
             _LOG.warning("%s: %s; the broker does not learn how far the export is", path, error)
 
 
+def _withdraw_position(store: StoreFiles, ledger: Ledger) -> None:
+    """Tells a broker that the tables do not have its log, whatever it was told before."""
+    if not isinstance(store.storage, LocalStorage):
+        return
+    files, path = OsFileSystem(), note_path(store.root, lake_name(ledger.into))
+    if files.read_file(path) is None:
+        return
+    try:
+        files.remove(path)
+        files.sync_directory(os.path.dirname(path))
+    except OSError as error:
+        _LOG.warning("%s: %s; the broker is not told that the export lacks its log", path, error)
+
+
 def _export_live(
     tasks: TaskRunner,
     options: dict[str, str],
@@ -323,22 +341,6 @@ def _complete(settings: ExportSettings, path: str, options: Mapping[str, str]) -
     return settings.with_json_type(infer_struct(samples))
 
 
-def _tail(store: StoreFiles, end: int) -> int | None:
-    """The CRC-32 of the log's last bytes before a position; None where they are gone."""
-    try:
-        segment = store.segment_of(end - 1)
-        if segment is None:
-            return None
-        start = max(segment.start, end - _TAIL_SIZE)
-        return crc32(store.read_log(start, end - start))
-    except NotFoundError:
-        return None
-
-
-def _is_other(noted: int | None, found: int | None) -> bool:
-    return noted is not None and found is not None and noted != found
-
-
 class _Run:
     """One call of `export`."""
 
@@ -388,6 +390,8 @@ class _Run:
         end = store.log_end()
         first = store.log_start()
         start = first if before is None else before.end
+        if before is None:
+            _withdraw_position(store, self._ledger)  # of tables that were removed
         if first > start:
             gone = f"{store.root}: CommitLog {start} to {first} was deleted unexported"
             if not self._skip_damage:
@@ -395,16 +399,18 @@ class _Run:
             report.skipped.append(gone)
             start = first
         if end < start:
+            _withdraw_position(store, self._ledger)
             raise DataLossError(
                 f"{store.root}: its CommitLog ends at {end} and was exported to {start}"
             )
-        if before is not None and _is_other(before.tail, _tail(store, before.end)):
+        if before is not None and is_other_log(store, before.end, before.tail):
+            _withdraw_position(store, self._ledger)
             raise DataLossError(
                 f"{store.root}: what lies before {before.end} of its CommitLog is not what was "
                 "exported: the log was cut after a crash and written on, or is another one; export "
                 "into another directory"
             )
-        return LogRange(start, end, _tail(store, end))
+        return LogRange(start, end, tail_of(store, end))
 
     def batch(
         self,

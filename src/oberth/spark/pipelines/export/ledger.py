@@ -24,16 +24,22 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
-from oberth.errors import OptionError, StoreLockedError
+from oberth.errors import NotFoundError, OptionError, StoreLockedError
 from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import ExportSettings
+
+if TYPE_CHECKING:
+    from oberth.spark.store_files import StoreFiles
 
 DIRECTORY: Final = "_oberth"
 CLUSTERS: Final = "clusters "
 """Before the names of clusters where ``source`` has a broker: of an export of live topics."""
 BATCHES_KEPT: Final = 64
+_TAIL_SIZE: Final = 4096
+"""Bytes that tell the log from one that was cut and written on."""
 
 
 class LogRange(NamedTuple):
@@ -45,6 +51,26 @@ class LogRange(NamedTuple):
     start: int
     end: int
     tail: int | None = None
+
+
+def tail_of(store: StoreFiles, end: int) -> int | None:
+    """The CRC-32 of a log's last bytes before a position; None where they are gone."""
+    try:
+        segment = store.segment_of(end - 1)
+        if segment is None:
+            return None
+        start = max(segment.start, end - _TAIL_SIZE)
+        return crc32(store.read_log(start, end - start))
+    except NotFoundError:
+        return None
+
+
+def is_other_log(store: StoreFiles, end: int, noted: int | None) -> bool:
+    """Whether a log is not the one that a tail was noted of, as far as that can be known."""
+    if noted is None:
+        return False
+    found = tail_of(store, end)
+    return found is not None and found != noted
 
 
 @dataclass(frozen=True, slots=True)
