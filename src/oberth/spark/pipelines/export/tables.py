@@ -159,7 +159,7 @@ class ParquetTables:
     def _down_to(self, directory: str) -> list[str]:
         """A directory of a table and those above it, the export's own the last."""
         found = [directory]
-        while found[-1] != self._ledger.into:
+        while len(found[-1]) > len(self._ledger.into):
             found.append(os.path.dirname(found[-1]))
         return found
 
