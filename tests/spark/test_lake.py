@@ -500,6 +500,16 @@ def test_batches_that_are_forgotten_during_a_look(
     assert once == [["00000000.done", "00000000.json"]]
 
 
+def test_a_copy_of_a_ledger_that_was_being_written_is_no_endless_look(
+    growing_store: Any, tmp_path: Path
+) -> None:
+    growing_store.append("A", 0, b"x")
+    export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
+    (tmp_path / "_oberth" / "batches" / "00000000.json").unlink()
+    with pytest.raises(OptionError, match="copy of an export that was being written"):
+        open_lake(str(tmp_path))
+
+
 def test_names_of_tables_and_topics() -> None:
     for topic in ("A", "odd name%", "%RETRY%g", ".hidden", "_x", "ümläut", "a+b"):
         assert topic_of_table(table_name(topic)) == topic

@@ -190,6 +190,7 @@ def open_lake(into: str, storage: Mapping[str, str] | None = None) -> Lake:
 
 def _done(ledger: Ledger) -> Batch | None:
     """The newest batch that all tables have."""
+    before = ""
     while True:
         done = [name[:8] for name in ledger.names("batches") if name.endswith(".done")]
         if not done:
@@ -197,6 +198,12 @@ def _done(ledger: Ledger) -> Batch | None:
         found = _batch(ledger, done[-1])
         if found is not None:  # else so many were done meanwhile that it was forgotten
             return found
+        if done[-1] == before:
+            raise OptionError(
+                f"lake: {ledger.into!r}: its ledger lacks batches/{before}.json; it is a copy of "
+                "an export that was being written: copy it again"
+            )
+        before = done[-1]
 
 
 def _batch(ledger: Ledger, number: str) -> Batch | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -324,8 +324,11 @@ class LiveStores:
         await self._each(dict.fromkeys(topics), route_of)
         return routes
 
-    def clusters(self) -> list[str]:
-        """The names of the clusters that the name servers know; waits until there is one.
+    def clusters(self, wanted: Collection[str] = ()) -> list[str]:
+        """The names of the clusters that the name servers know.
+
+        Args:
+            wanted: one of these is waited for; without any whatever there is.
 
         Raises:
             MQClientError: there was none for the option ``rocketmq.read.timeout``.
@@ -334,7 +337,8 @@ class LiveStores:
         async def names() -> list[str]:
             assert self._admin is not None
             found = sorted((await self._admin.cluster_info()).cluster_addr_table)
-            if not found:  # a cluster leaves with its last broker
+            # A cluster leaves with its last broker.
+            if not found or (wanted and set(wanted).isdisjoint(found)):
                 raise MQClientError(f"{self.where}: there are none", BROKER_NOT_EXIST)
             return found
 

@@ -92,6 +92,27 @@ def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:
     assert not (tmp_path / "again").exists()
 
 
+def test_who_may_not_delete_keeps_older_batches(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """A role of an object store often may write and not delete: the batch is done all the same."""
+    monkeypatch.setattr("oberth.spark.pipelines.export.ledger.BATCHES_KEPT", 1)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Access Denied")
+
+    monkeypatch.setattr(LocalPlace, "remove", refused)
+    for count in (1, 2, 3):
+        growing_store.append("A", 0, b"x")
+        report = export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
+        assert report.batches == 1
+        ledger = Ledger(LocalPlace(str(tmp_path)))
+        assert ledger.rows() == count
+        assert len(ledger.names("batches")) == 2 * count
+    assert caplog.text.count("older batches stay in the ledger: [Errno 13] Access Denied") == 1
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_ledger_of_many_batches_stays_small(
     growing_store: Any, tmp_path: Path, exact: bool

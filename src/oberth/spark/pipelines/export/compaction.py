@@ -134,7 +134,7 @@ def _sync_delta(ledger: Ledger, root: str) -> None:
     """Waits until what delta-rs wrote of a table is durable; it syncs nothing itself."""
     last, _ = ledger.last_batch()
     since_ms = 0 if last is None else ledger.written_since_ms(last.number)
-    ledger.place.sync_below(root, since_ms, "")
+    ledger.place.sync_below(root, since_ms)
 
 
 def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) -> int:

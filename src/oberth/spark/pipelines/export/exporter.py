@@ -270,7 +270,7 @@ def _export_live(
     with ledger.locked():
         source = LiveTopicsSource(options, settings, skip_damage=skip_damage)
         try:
-            clusters = source.clusters()
+            clusters = source.clusters(ledger.clusters())
             ledger.check_clusters(clusters)
             known = {"broker": CLUSTERS + ", ".join(clusters), "path": ""}
             present = ledger.settings(settings)

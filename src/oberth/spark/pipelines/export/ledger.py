@@ -20,11 +20,12 @@ begins.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from oberth.errors import NotFoundError, OptionError, StoreLockedError
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "_oberth"
 CLUSTERS: Final = "clusters "
 """Before the names of clusters where ``source`` has a broker: of an export of live topics."""
+_LOG: Final = logging.getLogger(__name__)
+
 BATCHES_KEPT: Final = 64
+FORGOTTEN_MAX: Final = 1000
+"""Files of older batches that a batch removes at most: ledgers from before have all of theirs."""
 _TAIL_SIZE: Final = 4096
 """Bytes that tell the log from one that was cut and written on."""
 
@@ -97,6 +102,8 @@ class Batch:
 
 class Ledger:
     """The memory of the export in one directory. One process at a time: see `locked`."""
+
+    _told: ClassVar[set[str]] = set()
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -178,6 +185,13 @@ class Ledger:
         last, _ = self.last_batch()
         return {source["broker"]} if last is None or last.logs is None else {*last.logs}
 
+    def clusters(self) -> set[str]:
+        """The clusters of the first run; none for an export of stores, or one that begins."""
+        noted = self.source()
+        if noted is None or not noted["broker"].startswith(CLUSTERS):
+            return set()
+        return set(noted["broker"].removeprefix(CLUSTERS).split(", "))
+
     def check_clusters(self, clusters: Sequence[str]) -> None:
         """Raises where what was exported here is none of some clusters' live topics.
 
@@ -192,8 +206,7 @@ class Ledger:
         noted = self.source()
         if noted is None:
             return
-        known = set(noted["broker"].removeprefix(CLUSTERS).split(", "))
-        if not noted["broker"].startswith(CLUSTERS) or known.isdisjoint(clusters):
+        if self.clusters().isdisjoint(clusters):
             raise OptionError(
                 f"{self.into}: holds the export of broker {noted['broker']!r}, "
                 f"not of {CLUSTERS + ', '.join(clusters)!r}"
@@ -228,11 +241,24 @@ class Ledger:
         """Notes that all tables have a batch, and forgets what only older ones needed."""
         total = self.rows() + report["rows"] + report["quarantined"]
         self.write(f"batches/{batch.number:08d}.done", {**report, "total": total})
-        self._remove(f"commits/{batch.number:08d}.json")
-        for name in self.names("batches"):
-            if name[:8].isdigit() and int(name[:8]) <= batch.number - BATCHES_KEPT:
-                self._remove(f"batches/{name}")
-                self._remove(f"commits/{name[:8]}.json")
+        try:
+            self._forget(batch.number)
+        except OSError as error:  # a role that may not delete: all but the room is as it should be
+            if self.into not in self._told:
+                _LOG.warning("%s: older batches stay in the ledger: %s", self.into, error)
+                self._told.add(self.into)
+
+    def _forget(self, newest: int) -> None:
+        """Removes what a batch and those long before it needed; of very many, some at a time."""
+        self._remove(f"commits/{newest:08d}.json")
+        old = [
+            name for name in self.names("batches")
+            if name[:8].isdigit() and int(name[:8]) <= newest - BATCHES_KEPT
+        ]  # fmt: skip
+        for name in old[:FORGOTTEN_MAX]:
+            if name.endswith(".json"):
+                self._remove(f"commits/{name}")
+            self._remove(f"batches/{name}")
 
     def _remove(self, name: str) -> None:
         self.place.remove(os.path.join(self.directory, name))

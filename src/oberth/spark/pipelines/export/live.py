@@ -10,7 +10,7 @@ tells a topic that was made again (`oberth.spark.plan.look_before`). Queues that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -77,12 +77,20 @@ class LiveTopicsSource:
         """Ends the connections."""
         self.stores.close()
 
-    def clusters(self) -> list[str]:
+    def clusters(self, noted: Collection[str]) -> list[str]:
         """What tells it from other sources: its clusters, which keep their names.
+
+        Args:
+            noted: those of the export's first run, of which one is waited for; none for a first.
 
         Raises:
             MQClientError: there are none, for longer than is waited.
         """
+        try:
+            return self.stores.clusters(noted)
+        except MQClientError as error:
+            if not noted or error.response_code != BROKER_NOT_EXIST:
+                raise
         return self.stores.clusters()
 
     def next_batch(self, last: Batch | None, lost: list[str]) -> Batch | None:
@@ -140,10 +148,13 @@ class LiveTopicsSource:
         ranges = {key: (start.get(key, 0), last) for key, last in end.items()}
         ranges = {key: each for key, each in ranges.items() if each[0] < each[1]}
         away = self.stores.absent({key.broker for key in ranges})
-        if away and self.options.fail_on_data_loss:
+        # Damage is what is lost at a broker; one that is away is lost if others are named.
+        named = self.options.connection.brokers
+        if away and (self.options.fail_on_data_loss or not named or not away.isdisjoint(named)):
             raise MQClientError(
                 f"batch {batch.number} has messages of {', '.join(sorted(away))}, and "
-                f"{self.stores.where} have no queues there",
+                f"{self.stores.where} have no queues there; if they are gone for good, name the "
+                "brokers that are left in rocketmq.brokers and skip damage",
                 BROKER_NOT_EXIST,
             )
         lost = [

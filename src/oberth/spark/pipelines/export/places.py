@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -84,14 +85,16 @@ class Place(ABC):
         """Waits until a directory's names are durable."""
 
     @abstractmethod
-    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
+    def sync_below(
+        self, directory: str, since_ms: int, done: re.Pattern[str] | None = None
+    ) -> None:
         """Waits until what libraries wrote below a directory is durable, with its names.
 
         Args:
             directory: looked through, however deep.
             since_ms: files and directories that were last changed before this time, ms since 1970,
                 are durable already.
-            done: so are files whose names begin so; "" for none.
+            done: so are files whose names begin so; they are not even looked at.
         """
 
     @abstractmethod
@@ -231,13 +234,18 @@ class LocalPlace(Place):
         """See `Place`."""
         sync_directory(directory)
 
-    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
+    def sync_below(
+        self, directory: str, since_ms: int, done: re.Pattern[str] | None = None
+    ) -> None:
         """See `Place`."""
         for below, _, names in os.walk(directory):
             for name in names:
                 path = os.path.join(below, name)
-                if not (done and name.startswith(done)) and self.modified_ms(path) >= since_ms:
-                    with suppress(FileNotFoundError):  # another engine has removed it
+                if done is not None and done.match(name):
+                    continue
+                if self.modified_ms(path) >= since_ms:
+                    # Another engine has removed it, or does not let it be read.
+                    with suppress(FileNotFoundError, PermissionError):
                         self.finish(path)
             if self.modified_ms(below) >= since_ms:
                 sync_directory(below)
@@ -350,7 +358,9 @@ class ObjectPlace(Place):
     def sync(self, directory: str) -> None:
         """See `Place`. There is nothing to wait for."""
 
-    def sync_below(self, directory: str, since_ms: int, done: str) -> None:
+    def sync_below(
+        self, directory: str, since_ms: int, done: re.Pattern[str] | None = None
+    ) -> None:
         """See `Place`. There is nothing to wait for."""
 
     def size(self, path: str) -> int:

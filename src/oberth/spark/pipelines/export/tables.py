@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +33,9 @@ APPLICATION: Final = "oberth-export"
 BATCH_PROPERTY: Final = "oberth.batch"
 COMMIT_ATTEMPTS: Final = 10
 STAGED: Final = ".staged"
+
+TASK_FILES: Final = re.compile(r"part-[0-9]{8}-")
+"""Data files that tasks write: each has waited for the disk."""
 
 
 class Tables(Protocol):
@@ -312,8 +316,7 @@ class DeltaTables(_FlatTables):
         # delta-rs syncs nothing, neither its log nor the files that it joins.
         since_ms = self._ledger.written_since_ms(batch)
         for table in sorted(tables):
-            own = f"part-{batch:08d}-"  # tasks have waited for these
-            self._ledger.place.sync_below(self._root(table), since_ms, own)
+            self._ledger.place.sync_below(self._root(table), since_ms, TASK_FILES)
 
     def files(self) -> dict[str, list[str]]:
         """See `Tables`."""
