@@ -593,14 +593,11 @@ class PopService:
         committed = revive.committed
         far_ms = self._now_ms() + COMES_EARLY_MS + 2 * self._store_config.timer_precision_ms
         while left > 0 and revive.queue_id not in self._stuck:
-            check_point = revive.first()
+            check_point = revive.next_due(self._complete_until_ms, far_ms)
             if check_point is None:
                 break
-            is_far = check_point.revive_time > far_ms
-            if not is_far and check_point.revive_time >= self._complete_until_ms:
-                break
             try:
-                if is_far:
+                if check_point.revive_time > far_ms:
                     is_done, work = self._put_off(check_point, revive.queue_id), 1
                 else:
                     is_done, work = self._bring_back(check_point, revive.queue_id, left)

@@ -29,6 +29,7 @@ from oberth.broker.pop.check_point import (
     decode_ack,
     decode_check_point,
 )
+from oberth.formats.java_numbers import LONG_END
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -100,14 +101,15 @@ class PopRevive:
         for offset in ack.offsets:
             check_point.ack(offset)
 
-    def first(self) -> PopCheckPoint | None:
-        """The next check point to be dealt with, now or later."""
-        return next(iter(self._check_points.values()), None)
+    def next_due(self, complete_until_ms: int, far_ms: int = LONG_END) -> PopCheckPoint | None:
+        """The next check point, if everything up to its time is known or it came too early.
 
-    def next_due(self, complete_until_ms: int) -> PopCheckPoint | None:
-        """The next check point to be dealt with, if everything up to its time is known."""
-        check_point = self.first()
-        if check_point is None or check_point.revive_time >= complete_until_ms:
+        Args:
+            complete_until_ms: up to when everything is known.
+            far_ms: one that is due behind this time was not to come yet.
+        """
+        check_point = next(iter(self._check_points.values()), None)
+        if check_point is None or complete_until_ms <= check_point.revive_time <= far_ms:
             return None
         return check_point
 
