@@ -37,6 +37,7 @@ from oberth.spark.pipelines.dispatch import dispatch
 from oberth.spark.pipelines.export.compaction import compact, expire
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import (
     FORMATS,
     ExportSettings,
@@ -507,6 +508,13 @@ def test_a_copy_of_a_ledger_that_was_being_written_is_no_endless_look(
     export(InProcess(), str(growing_store.root), str(tmp_path), ExportSettings())
     (tmp_path / "_oberth" / "batches" / "00000000.json").unlink()
     with pytest.raises(OptionError, match="copy of an export that was being written"):
+        open_lake(str(tmp_path))
+    offsets: dict[str, dict[str, int]] = {"start": {}, "end": {}}
+    ledger = Ledger(LocalPlace(str(tmp_path)))
+    for number in (0, 2):
+        ledger.write(f"batches/{number:08d}.json", {"start": 0, "end": 1, "offsets": offsets})
+    ledger.write("batches/00000000.done", {"rows": 1, "quarantined": 0, "total": 1})
+    with pytest.raises(OptionError, match=r"lacks batches/00000001\.json"):
         open_lake(str(tmp_path))
 
 

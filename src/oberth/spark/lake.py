@@ -199,11 +199,15 @@ def _done(ledger: Ledger) -> Batch | None:
         if found is not None:  # else so many were done meanwhile that it was forgotten
             return found
         if done[-1] == before:
-            raise OptionError(
-                f"lake: {ledger.into!r}: its ledger lacks batches/{before}.json; it is a copy of "
-                "an export that was being written: copy it again"
-            )
+            raise _torn(ledger, before)
         before = done[-1]
+
+
+def _torn(ledger: Ledger, number: str) -> OptionError:
+    return OptionError(
+        f"lake: {ledger.into!r}: its ledger lacks batches/{number}.json; it is a copy of an "
+        "export that was being written: copy it again"
+    )
 
 
 def _batch(ledger: Ledger, number: str) -> Batch | None:
@@ -215,6 +219,9 @@ def _coming(ledger: Ledger, done: int) -> dict[p.QueueKey, tuple[tuple[int, int]
     """What the batches behind one take of each queue: noted before any of it is in a table.
 
     None where some of them were done and forgotten meanwhile.
+
+    Raises:
+        OptionError: some are missing though an older one is there.
     """
     found: dict[p.QueueKey, tuple[tuple[int, int], ...]] = {}
     names = [
@@ -222,10 +229,12 @@ def _coming(ledger: Ledger, done: int) -> dict[p.QueueKey, tuple[tuple[int, int]
         if name.endswith(".json") and name[:8].isdigit() and int(name[:8]) > done
     ]  # fmt: skip
     if names and int(names[0]) != done + 1:
-        return None
+        names = [f"{done + 1:08d}"]
     for name in names:
         batch = _batch(ledger, name)
         if batch is None:
+            if _batch(ledger, f"{done:08d}") is not None:  # the oldest are forgotten first
+                raise _torn(ledger, name)
             return None
         offsets = batch.offsets
         assert offsets is not None
