@@ -247,6 +247,70 @@ def test_overwriting_begins_anew(tmp_path: Path, read_store: Any) -> None:
     _check(root)
 
 
+def test_what_was_overwritten_is_not_known_to_the_ledger(tmp_path: Path, read_store: Any) -> None:
+    root = tmp_path / "store"
+    first, anew = Load(root, loadId="first"), Load(root, loadId="anew")
+    first.run([_batch(0, 20)])
+    Load(root).run([_batch(20, 30)], batch=("q", 7))
+    assert anew.run([_batch(100, 103)], overwrite=True).rows == 3
+    assert read_ledger(str(root))["queries"] == {}
+    assert Load(root).run([_batch(20, 30)], batch=("q", 0)).rows == 10
+    assert first.run([_batch(0, 20)]).rows == 20
+    assert anew.run([_batch(100, 103)], overwrite=True).repeated
+    assert len(_bodies(read_store, root)) == 3 + 10 + 20
+    _check(root)
+
+
+class Late(StoreLoader):
+    """Something happens just before it makes its new store."""
+
+    meanwhile: Callable[[], Any]
+
+    def steps(self, name: str) -> None:
+        if name == "exchange":
+            self.meanwhile()
+
+
+def _first_load(root: Path, meanwhile: Callable[[], Any], **commit: Any) -> LoadReport:
+    options = parse_write_options({"path": str(root), **SMALL})
+    work = work_directory(options.path, "late")
+    loader = Late(options)
+    loader.meanwhile = meanwhile
+    return loader.commit([stage(iter([_batch(50, 90)]), options, work)], work, **commit)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_first_loads_the_second_is_refused(
+    tmp_path: Path, read_store: Any, overwrite: bool
+) -> None:
+    root = tmp_path / "store"
+    with pytest.raises(StoreLockedError, match="was not there when this load began"):
+        _first_load(root, lambda: Load(root).run([_batch(0, 50)]), overwrite=overwrite)
+    assert _bodies(read_store, root) == [f"{n} ".encode() * (n % 50) for n in range(50)]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    _check(root)
+
+
+def test_a_store_that_a_broker_makes_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    lock = StoreLock(str(root))
+
+    def a_broker_starts() -> None:
+        root.mkdir()
+        lock.acquire()
+
+    with pytest.raises(StoreLockedError, match="a broker has made it since"):
+        _first_load(root, a_broker_starts)
+    assert [path.name for path in root.iterdir()] == ["lock"]
+    lock.release()
+
+
+def test_an_empty_directory_is_as_good_as_none(tmp_path: Path, read_store: Any) -> None:
+    root = tmp_path / "store"
+    assert _first_load(root, root.mkdir).rows == 40
+    assert len(_bodies(read_store, root)) == 40
+
+
 def test_stores_that_are_not_touched(tmp_path: Path, golden_store: Callable[[str], Any]) -> None:
     root = tmp_path / "store"
     Load(root).run([_batch(0, 20)])

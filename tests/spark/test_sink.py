@@ -131,6 +131,29 @@ def test_a_stream_is_written_once_also_when_commits_are_forgotten(
         assert bodies == sorted(bodies)
 
 
+def test_a_stream_with_its_whole_result_in_each_batch_is_refused(
+    spark: SparkSession, growing_store: Any, tmp_path: Path
+) -> None:
+    growing_store.append("A", 0, b"1")
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("startingOffsets", "earliest")
+        .load(str(growing_store.root))
+        .groupBy("topic")
+        .count()
+        .selectExpr("topic", "cast(count as string) as value")
+        .writeStream.format("rocketmq")
+        .options(**SMALL)
+        .outputMode("complete")
+        .option("path", str(tmp_path / "counts"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    with pytest.raises(Exception, match="output mode complete: a store is only appended to"):
+        query.start().awaitTermination(120)
+    assert not (tmp_path / "counts").exists()
+
+
 def _tree(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()

@@ -51,7 +51,15 @@ from oberth.spark.pipelines.index_build import (
 )
 from oberth.spark.pipelines.log_ranges import EntryStream
 from oberth.spark.pipelines.tasks import InThreads, TaskRunner
-from oberth.spark.publish import LEDGER, aside_of, is_known, note, publish, read_ledger
+from oberth.spark.publish import (
+    LEDGER,
+    aside_of,
+    empty_ledger,
+    is_known,
+    note,
+    publish,
+    read_ledger,
+)
 from oberth.spark.spare_tree import SpareTree
 from oberth.spark.storage import LocalStorage
 from oberth.spark.store_files import StoreFiles
@@ -125,7 +133,8 @@ class StoreLoader:
             batch: for a stream, its query's id and the batch's number.
 
         Raises:
-            StoreLockedError: a process has the store open.
+            StoreLockedError: a process has the store open, or has made it while this commit was
+                making it: nothing was changed, the rows have to be written again.
             StoreError: it was not closed cleanly, is behind with dispatching, has directories
                 elsewhere, or is no store.
             RecordError: a record is larger than a segment.
@@ -140,7 +149,10 @@ class StoreLoader:
             ledger = read_ledger(self._root)
             if is_known(ledger, batch, self._options.load_id):
                 return LoadReport(0, 0, 0, repeated=True)
-            return self._commit(parts, work, ledger, overwrite, batch, spare)
+            if overwrite:
+                # It names what the store has, and of that nothing stays.
+                ledger = empty_ledger()
+            return self._commit(parts, work, ledger, overwrite, batch, spare, lock is not None)
         finally:
             if lock is not None:
                 lock.release()
@@ -168,12 +180,13 @@ class StoreLoader:
         overwrite: bool,
         batch: tuple[str, int] | None,
         spare: SpareTree,
+        is_locked: bool,
     ) -> LoadReport:
         self.steps("plan")
         fresh = f"{work}/store"
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(f"{work}/place", ignore_errors=True)
-        keep = os.path.isdir(self._root) and not overwrite
+        keep = is_locked and not overwrite
         old = self._root if keep else None
         os.makedirs(f"{work}/none", exist_ok=True)
         existing = ExistingStore(self._root if keep else f"{work}/none", self._options)
@@ -204,7 +217,7 @@ class StoreLoader:
         self.steps("sync")
         changed.sync()
         self.steps("exchange")
-        publish(fresh, self._root)
+        publish(fresh, self._root, replaces=is_locked)
         self.steps("clean")
         spare.keep(fresh, queue_files, count + new_queues)
         return LoadReport(plan.rows, plan.log_start, plan.log_end)

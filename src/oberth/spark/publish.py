@@ -13,7 +13,7 @@ import shutil
 import sys
 from typing import Any, Final
 
-from oberth.errors import StoreCorruptError, StoreError
+from oberth.errors import StoreCorruptError, StoreError, StoreLockedError
 from oberth.wall_clock import now_ms
 
 LEDGER: Final = "oberth/ledger.json"
@@ -28,13 +28,16 @@ def read_ledger(root: str) -> dict[str, Any]:
         with open(f"{root}/{LEDGER}", "rb") as file:
             parsed = json.loads(file.read())
     except FileNotFoundError:
-        parsed = {}
+        parsed = empty_ledger()
     except ValueError as error:
         raise StoreCorruptError(f"{root}/{LEDGER} is not JSON: {error}") from None
-    parsed.setdefault("loads", {})
-    parsed.setdefault("queries", {})
-    ledger: dict[str, Any] = parsed
+    ledger: dict[str, Any] = empty_ledger() | parsed
     return ledger
+
+
+def empty_ledger() -> dict[str, Any]:
+    """That of a store in which nothing was committed."""
+    return {"loads": {}, "queries": {}}
 
 
 def is_known(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> bool:
@@ -58,12 +61,30 @@ def aside_of(root: str) -> str:
     return f"{parent}/.{name}.oberth-aside"
 
 
-def publish(fresh: str, root: str) -> None:
-    """Puts the new tree in the store's place."""
+def publish(fresh: str, root: str, *, replaces: bool) -> None:
+    """Puts the new tree in the store's place.
+
+    Args:
+        fresh: the new tree.
+        root: the store.
+        replaces: whether the new tree was made with a lock on the store that is there.
+
+    Raises:
+        StoreLockedError: a store is there that the new tree knows nothing of; it stays.
+    """
     os.makedirs(os.path.dirname(root), exist_ok=True)
     _sync_directory(fresh)
-    if not os.path.isdir(root):
-        os.rename(fresh, root)
+    if not replaces:
+        try:
+            # The system takes an empty directory's place, and refuses one with anything in it.
+            os.rename(fresh, root)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            raise StoreLockedError(
+                f"{root} was not there when this load began, and another writer or a broker has "
+                "made it since; load again, into what is there now"
+            ) from None
     elif not _exchange(fresh, root):
         # Two steps: a kill in between leaves the old store aside, where the next commit finds it.
         aside = aside_of(root)

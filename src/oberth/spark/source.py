@@ -131,7 +131,8 @@ class RocketMQDataSource(DataSource):
         """A stream's writer: appends each batch to a closed store, once; or sends to live topics.
 
         Raises:
-            OptionError: an unknown option, a wrong value, or a column that is not known.
+            OptionError: an unknown option, a wrong value, a column that is not known, or output
+                mode complete into a store.
         """
         if writes_live(self.options):
             from oberth.spark.sink import RocketMQLiveStreamWriter
@@ -139,6 +140,11 @@ class RocketMQDataSource(DataSource):
             return RocketMQLiveStreamWriter(parse_live_write_options(self.options), schema)
         from oberth.spark.sink import RocketMQStreamWriter
 
+        if overwrite:
+            raise OptionError(
+                "output mode complete: a store is only appended to, and each batch has the whole "
+                "result; use append or update, or foreachBatch with mode overwrite"
+            )
         return RocketMQStreamWriter(parse_write_options(self.options), schema)
 
     def _stream_options(self) -> ReadOptions:

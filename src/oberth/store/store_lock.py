@@ -1,7 +1,8 @@
-"""The store's process lock: byte 0 of the file ``lock``, exclusively.
+"""Locks of processes; the store's is byte 0 of its file ``lock``, exclusively.
 
 A POSIX record lock, as Java takes it, so that Oberth and RocketMQ keep each other out. Such locks
-belong to the process: a second opener within this process is refused by a table of our own.
+belong to the process, and go when it closes any descriptor of the file: a second opener within
+this process is refused by a table of our own.
 """
 
 from __future__ import annotations
@@ -29,31 +30,39 @@ def is_held_here(root: str) -> bool:
         return os.path.realpath(f"{root}/{LOCK}") in _held
 
 
-class StoreLock:
-    """Held from `acquire` to `release`; the system releases it when the process dies."""
+class ProcessLock:
+    """A lock of a file, held from `acquire` to `release`, or until the process dies."""
 
-    def __init__(self, root: str) -> None:
-        self.path = f"{root}/{LOCK}"
-        self._key = os.path.realpath(self.path)
+    def __init__(self, path: str, doing: str, advice: str = "") -> None:
+        """Prepares.
+
+        Args:
+            path: the file; made when it is not there.
+            doing: what its holder does, for errors: "has the store open".
+            advice: what to do where another process has it.
+        """
+        self.path = path
+        self._doing = doing
+        self._advice = f"; {advice}" if advice else ""
+        self._key = os.path.realpath(path)
         self._fd = -1
 
     def acquire(self) -> None:
         """Takes the lock.
 
         Raises:
-            StoreLockedError: another process, or another store object of this one, has it.
+            StoreLockedError: another process, or another lock object of this one, has it.
         """
         with _held_lock:
             if self._key in _held:
-                raise StoreLockedError(f"{self.path}: this process has the store open already")
+                raise StoreLockedError(f"{self.path}: this process {self._doing} already")
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
             try:
                 _lock_byte(fd)
             except OSError as error:
                 os.close(fd)
                 raise StoreLockedError(
-                    f"{self.path}: another process has the store open ({error.strerror}); "
-                    "stop it, or open the store for reading"
+                    f"{self.path}: another process {self._doing} ({error.strerror}){self._advice}"
                 ) from error
             # The word is for people; a full disk may have no block for it.
             with suppress(OSError):
@@ -69,6 +78,15 @@ class StoreLock:
                 os.close(self._fd)
                 self._fd = -1
                 _held.discard(self._key)
+
+
+class StoreLock(ProcessLock):
+    """The lock of a store."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"{root}/{LOCK}", "has the store open", "stop it, or open the store for reading"
+        )
 
 
 if sys.platform == "win32":

@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +24,12 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from oberth.cli.main import oberth
-from oberth.errors import DataLossError, OptionError
+from oberth.errors import DataLossError, OptionError, StoreLockedError
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.spark.pipelines.export.compaction import compact
+from oberth.spark.pipelines.export.compaction import compact, expire
 from oberth.spark.pipelines.export.exporter import STEPS, export
+from oberth.spark.pipelines.export.ledger import Ledger
+from oberth.spark.pipelines.export.places import place_of
 from oberth.spark.pipelines.export.settings import FORMATS, ExportSettings, table_name
 from oberth.spark.pipelines.export.tables import DeltaTables
 from oberth.spark.pipelines.tasks import InProcess
@@ -95,6 +99,30 @@ def test_other_tools_read_every_message(
     assert len(report.tables) == (1 if one_table else 3)
     # Nothing new: nothing done.
     assert export(InProcess(), str(store.root), str(tmp_path), settings).batches == 0
+
+
+def test_one_writer_at_a_time_in_one_process_too(golden_pristine: Golden, tmp_path: Path) -> None:
+    """Two threads of a scheduler, say: the lock of a file belongs to the process."""
+    store = golden_pristine("basic-5.5.0")
+    export(InProcess(), str(store.root), str(tmp_path), ExportSettings("delta"))
+    ledger = Ledger(place_of(str(tmp_path), {}, "into"))
+    with ledger.locked():
+        with pytest.raises(StoreLockedError, match=f"exports into {tmp_path} already"):
+            export(InProcess(), str(store.root), str(tmp_path), ExportSettings("delta"))
+        with pytest.raises(StoreLockedError):
+            compact(str(tmp_path), 1 << 20)
+        with pytest.raises(StoreLockedError):
+            expire(str(tmp_path), 1)
+        # Who was refused has not given the lock back.
+        take = f"ProcessLock({str(tmp_path / '_oberth' / 'lock')!r}, '').acquire()"
+        done = subprocess.run(
+            [sys.executable, "-c", f"from oberth.store.store_lock import ProcessLock; {take}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "StoreLockedError" in done.stderr
+    assert compact(str(tmp_path), 1 << 20) >= 0
 
 
 def test_files_say_which_part_of_the_log_they_hold(golden_pristine: Golden, tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from zlib import crc32
 
-from oberth.errors import NotFoundError, OptionError, StoreLockedError
+from oberth.errors import NotFoundError, OptionError
 from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.store.store_lock import ProcessLock
 
 if TYPE_CHECKING:
     from oberth.spark.store_files import StoreFiles
@@ -101,7 +102,7 @@ class Batch:
 
 
 class Ledger:
-    """The memory of the export in one directory. One process at a time: see `locked`."""
+    """The memory of the export in one directory. One writer at a time: see `locked`."""
 
     _told: ClassVar[set[str]] = set()
 
@@ -112,23 +113,19 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Any:
-        """Keeps other processes away from the export.
+        """Keeps other processes, and other threads of this one, away from the export.
 
         Raises:
             StoreLockedError: one has it already.
         """
-        import fcntl
-
         self.place.make(os.path.join(self.directory, "batches"))
-        fd = os.open(self.place.lock_file(f"{DIRECTORY}/lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        file = self.place.lock_file(f"{DIRECTORY}/lock")
+        lock = ProcessLock(file, f"exports into {self.into}")
+        lock.acquire()
         try:
-            try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreLockedError(f"{self.into}: another export is writing here") from None
             yield
         finally:
-            os.close(fd)
+            lock.release()
 
     def settings(self, wanted: ExportSettings | None) -> ExportSettings | None:
         """The settings of the first run; None before it.
