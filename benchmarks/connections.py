@@ -51,6 +51,9 @@ SHAPES: Final = {
 """What is sent, and how many times Apache's rate ours must reach."""
 
 TOPIC: Final = "connections"
+READ_TOPIC: Final = f"{TOPIC}-read"
+"""What is read: messages of one size, whatever the rows of sends in front have sent."""
+
 GROUP: Final = "wire-load"
 """The group that ``wire_load.c`` pulls, pops and commits for."""
 
@@ -120,16 +123,19 @@ class Load:
         self._program = program
         self._cluster = cluster
 
-    def run(self, shape: str, warm_s: float, seconds: float) -> dict[str, Any]:
+    def run(
+        self, shape: str, warm_s: float, seconds: float, topic: str | None = None
+    ) -> dict[str, Any]:
         """One shape; what the generator printed, and ``cpu_us``, the broker's time a message."""
         sizes, _, topics = shape.partition("@")
         kind, _, sizes = sizes.rpartition("-")
         words = sizes.split("x")
+        topic = topic or (f"{TOPIC}-many" if topics else READ_TOPIC if kind else TOPIC)
         host, _, port = self._cluster.broker_addr.rpartition(":")
         before = cpu_s(self._cluster)
         done = subprocess.run(
             [
-                *(str(self._program), host, port, f"{TOPIC}-many" if topics else TOPIC, *words[:3]),
+                *(str(self._program), host, port, topic, *words[:3]),
                 *(str(warm_s), str(seconds), str(MANY_QUEUES if topics else QUEUES)),
                 *(words[3] if len(words) > 3 else "0", topics or "0", kind or "send"),
             ],
@@ -168,8 +174,9 @@ def prepare(address: str, generator: Load, shapes: Sequence[str], fill_s: float)
         wire.create_topics(address, [f"{TOPIC}-many-{n}" for n in range(many)], MANY_QUEUES)
     member = wire.Wire(address)
     if any("-" in shape for shape in shapes):
-        member.subscribe(GROUP, TOPIC)
-        generator.run(FILL_SHAPE, 0, fill_s)
+        wire.create_topics(address, [READ_TOPIC], QUEUES)
+        member.subscribe(GROUP, READ_TOPIC)
+        generator.run(FILL_SHAPE, 0, fill_s, READ_TOPIC)
     return member
 
 
@@ -222,7 +229,7 @@ def main(argv: list[str] | None = None) -> None:
                     if "-" in shape:  # whoever says nothing for two minutes is gone
                         member.close()
                         member = wire.Wire(cluster.broker_addr)
-                        member.subscribe(GROUP, TOPIC)
+                        member.subscribe(GROUP, READ_TOPIC)
                     line = generator.run(shape, options.sec / 4, options.sec)
                     add(f"{shape}-rate", line["per_s"])
                     add(f"{shape}-p50", line["p50_us"])
