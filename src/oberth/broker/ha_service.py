@@ -24,6 +24,7 @@ from oberth.formats.message import stated_size
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType
 from oberth.formats.options import Line
 from oberth.remoting.aio.address import parse_address, peer_address
+from oberth.remoting.aio.service import stop_accepting
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import create_response
 from oberth.remoting.first_bytes import AddressSet
@@ -225,7 +226,7 @@ class HAService:
         """End every connection."""
         self._is_closing = True
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

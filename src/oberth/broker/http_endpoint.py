@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from oberth.broker.metrics import CONTENT_TYPE, NATIVE, STYLES
 from oberth.remoting.aio.address import Address, peer_address
+from oberth.remoting.aio.service import stop_accepting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class HttpEndpoint:
         """Stop listening and end what is at work."""
         if self._server is None:
             return
-        self._server.close()
+        await stop_accepting(self._server)
         tasks = [*self._tasks, *self._pages.values()]
         for task in tasks:
             task.cancel()

@@ -25,7 +25,7 @@ from oberth.proxy.turns import Turns
 from oberth.remoting.aio import descriptors
 from oberth.remoting.aio.busy_poll import BusyPoll, make_busy_poll
 from oberth.remoting.aio.peer_budget import PeerBudget
-from oberth.remoting.aio.service import Listener
+from oberth.remoting.aio.service import Listener, stop_accepting
 from oberth.remoting.first_bytes import TrustedProxies
 
 _LOG: Final = logging.getLogger(__name__)
@@ -238,6 +238,7 @@ class GrpcServer(Listener):
             return
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        await stop_accepting(server)
         self.drain()
         grace_s = self.options.grace_s
         if not await self._wait_until(

@@ -158,6 +158,9 @@ class _Socket:
     def getsockname(self) -> tuple[str, int]:
         return self._name
 
+    def fileno(self) -> int:
+        return -1
+
 
 class SimulatedTransport(asyncio.Transport):
     """One end of a connection."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import socket
@@ -1019,3 +1020,18 @@ async def test_connections_leave_descriptors_to_the_store(
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+async def test_who_is_accepted_while_the_server_closes_is_closed() -> None:
+    """Accepted in one turn of the loop, with a transport in the next: between them it closes."""
+    server = RemotingServer(ProcessorTable())
+    await server.start()
+    address = server.address
+    with socket.create_connection((address.host, address.port)) as peer:
+        await asyncio.sleep(0)  # the loop sees it
+        await asyncio.sleep(0)  # and has accepted it
+        await server.aclose()
+        gc.collect()  # what was given up warns now
+        peer.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(peer.recv, 1) == b""

@@ -20,7 +20,7 @@ from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.processors import SERVER_HEADER_SIZE_MAX, TURN_S, ProcessorTable
-from oberth.remoting.aio.service import Listener
+from oberth.remoting.aio.service import Listener, stop_accepting
 from oberth.remoting.aio.tls import ContextSource, LateContext, TlsMode, server_context
 from oberth.remoting.command import Buffer, RemotingCommand
 from oberth.remoting.first_bytes import TrustedProxies
@@ -364,7 +364,7 @@ class RemotingServer(Listener):
             return
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        server.close()
+        await stop_accepting(server)
         self._is_closed = True
         self.processors.going_away = True
         if self._owns_processors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
@@ -40,6 +41,22 @@ class Service(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """End what was started."""
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close a listening port; what was accepted just before gets its protocol first.
+
+    A selector's loop accepts a connection in one turn, makes its transport in the next and tells
+    the protocol in the one behind it. Where the server is closed after the first of them, CPython
+    3.11 gives the socket up without closing it.
+    """
+    loop = asyncio.get_running_loop()
+    for each in server.sockets:
+        with suppress(NotImplementedError):  # a loop without a selector has no such turns
+            loop.remove_reader(each.fileno())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    server.close()
 
 
 class Connected(Protocol):
