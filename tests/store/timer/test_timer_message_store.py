@@ -412,6 +412,39 @@ def test_what_is_due_behind_a_refused_message_is_delivered_once(
     rig.close()
 
 
+@pytest.mark.parametrize("newer", [False, True])
+def test_what_the_timer_log_has_behind_a_refused_message_is_delivered_once(
+    tmp_path: Path, newer: bool
+) -> None:
+    """After a kill before the check point, with and without a message that came since."""
+    rig = Rig(tmp_path)
+    rig.config.timer_stop_enqueue = True
+    rig.put(b"due", TIMER_DELIVER_MS=START_MS + 1500)
+    rig.put(b"later", TIMER_DELIVER_MS=START_MS + 60_000)
+    rig.run(5000)
+    rig.config.timer_stop_enqueue = False
+    rig.run()
+    rig.timer.log.write_out()
+    rig.kill()
+    again = Rig(tmp_path, rig.now_ms)
+    if newer:
+        again.put(b"newer", TIMER_DELIVER_MS=START_MS + 60_000)
+    refusals = [PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)]
+
+    def append(messages: Sequence[MessageExtBrokerInner]) -> list[PutMessageResult]:
+        refused = [refusals.pop() for _ in messages[:1] if refusals]
+        return [*refused, *again.store.append_messages(messages[len(refused) :])]
+
+    again.timer.append = append
+    again.run(70_000)
+    assert not refusals
+    came = Counter(body for body, _ in again.delivered())
+    assert came[b"later"] == 1
+    assert came[b"newer"] == newer
+    assert came[b"due"] == 2, "once by the process that was killed"
+    again.close()
+
+
 def test_a_full_slot_refuses_more(tmp_path: Path) -> None:
     rig = Rig(tmp_path, timer_congest_num_each_slot=2)
     due = START_MS + 10_000

@@ -389,15 +389,17 @@ class TimerMessageStore:
         direct: list[Delivery] = []
         # Queue offset, log offset, size, properties, slot time.
         timed: list[tuple[int, int, int, bytes, int]] = []
+        known: list[tuple[int, int]] = []  # queue offset, log offset
+        is_past_known = False
         for unit in units:
             offset += 1
             if not unit.is_message:
                 continue
-            if self._known and unit.commit_log_offset >= self._known_end:
-                self._known.clear()
-            if self._known and unit.commit_log_offset in self._known:
-                self._known.discard(unit.commit_log_offset)
-                continue
+            if self._known:
+                is_past_known = unit.commit_log_offset >= self._known_end
+                if unit.commit_log_offset in self._known:
+                    known.append((offset, unit.commit_log_offset))
+                    continue
             record = store.commit_log.select(unit.commit_log_offset, unit.record_size)
             try:
                 raw = b"" if record is None else properties_at(record)
@@ -424,6 +426,10 @@ class TimerMessageStore:
             if end_offset > reached:
                 break
             self._put_unit(commit_log_offset, size, raw, slot_time)
+        # What is behind a message that has to wait is looked at again.
+        self._known.difference_update([at for end_offset, at in known if end_offset <= reached])
+        if is_past_known and failed_at is None:
+            self._known.clear()
         self.queue_offset = reached
         return len(direct) if failed_at is None else failed_at, failed_at is None
 
