@@ -596,3 +596,12 @@ def test_tags_of_a_message_whose_ext_unit_is_gone(tmp_path: Path) -> None:
     wanted = TagsFilter([java_hash("odd")])
     assert [at for at, _, _ in kept.read(message_filter=wanted)] == [1, 3]
     kept.store.shutdown()
+
+
+def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:
+    for n in range(100):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.compact()
+    assert kept.store.clean_unused_topics(lambda _: False) == [T]
+    kept.put("k0", b"new")
+    assert kept.read() == [(0, "k0", b"new")]

@@ -607,6 +607,9 @@ class MessageStore(StoreReading):
             )
         ]
         if removed:
+            if self.compaction is not None:
+                for topic in removed:
+                    self.compaction.delete_topic(topic)
             self.settle_removal()
         return removed
 
