@@ -605,3 +605,37 @@ def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:
     assert kept.store.clean_unused_topics(lambda _: False) == [T]
     kept.put("k0", b"new")
     assert kept.read() == [(0, "k0", b"new")]
+
+
+def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
+    """The setting of the sizes was lowered. What was deleted stays deleted when there is room."""
+    files = Maps()
+    large = {
+        "compactionMappedFileSize": str(46 * 400 * 5), "compactionCqMappedFileSize": str(46 * 400)
+    }  # fmt: skip
+    kept = Kept(tmp_path, files, **large)
+    kept.put("gone", b"x")
+    kept.put("gone", b"")
+    for n in range(400):
+        kept.put(f"k{n}", b"old")
+    assert kept.store.compaction is not None
+    kept.store.compaction.follow()
+    assert len(kept.segments()) == 2
+    kept.store.shutdown()
+    kept.more = {}
+    kept.open()
+    assert kept.store.compaction is not None
+    log = kept.store.compaction.find(T, 0)
+    assert log is not None
+    assert log.compact(-1) is None
+    files.made.clear()
+    kept.compact()
+    assert not files.made, "a run with nothing new was tried again"
+    kept.check()
+    for n in range(700):
+        kept.put(f"k{n % 400}", b"new")
+    kept.compact()
+    kept.check()
+    assert len(kept.segments()) > 3
+    assert "gone" not in {key for _, key, _ in kept.read()}
+    kept.store.shutdown()

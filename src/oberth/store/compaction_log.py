@@ -326,6 +326,7 @@ class CompactionLog:
         self._compacting = threading.Lock()  # one run at a time
         self.next_offset = 0
         """The queue offset to be copied next."""
+        self._given_up_at = -1  # the last queue offset of a run that could replace nothing
 
     # Life
 
@@ -521,7 +522,7 @@ class CompactionLog:
             position: the last queue offset that an earlier run has seen, or -1.
 
         Returns:
-            the new position, or None if there was nothing new.
+            the new position, or None if there was nothing new, or nothing could be replaced.
         """
         with self._compacting:
             with self._lock:
@@ -540,12 +541,15 @@ class CompactionLog:
                             newest[_digest(_key_of(record))] = unit.queue_offset
                     seen = segment.last_queue_offset
                 taken += 1
-            if seen == position:
+            if seen in (position, self._given_up_at):
                 return None
-            self._rewrite(sealed[:taken], newest)
+            if not self._rewrite(sealed[:taken], newest):
+                self._given_up_at = seen
+                return None
             return seen
 
-    def _rewrite(self, old: list[Segment], newest: dict[bytes, int]) -> None:
+    def _rewrite(self, old: list[Segment], newest: dict[bytes, int]) -> bool:
+        """Replaces segments by what is kept of them; False: that has no room in their place."""
         row = SegmentRow(
             self._files,
             f"{self._log_directory}/{COMPACTING}",
@@ -577,7 +581,7 @@ class CompactionLog:
             # Segments of another size than configured now: what was made would be in the way.
             _LOG.warning("%s: not compacted, segments have grown", self._log_directory)
             self._wipe_compacting()
-            return
+            return False
         for directory in (row.log_directory, row.unit_directory):
             self._files.make_dirs(directory)  # not there where nothing was kept
         self._files.write_file(
@@ -599,6 +603,7 @@ class CompactionLog:
             "%s queue %d: compaction kept %d messages and dropped %d",
             self.topic, self.queue_id, kept, dropped,
         )  # fmt: skip
+        return True
 
     def _wipe_compacting(self) -> None:
         for directory in (self._log_directory, self._unit_directory):
