@@ -7,6 +7,7 @@ a replacement, on real files.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.store.test_cleaning import SizedDisk
 
 from oberth.errors import StoreCorruptError
 from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE
@@ -63,12 +65,16 @@ class Kept:
         self.sent: list[tuple[str, bytes]] = []
         self.open()
 
-    def open(self) -> None:
-        self.store = MessageStore(
+    def made(self) -> MessageStore:
+        """The store, not open."""
+        return MessageStore(
             config_of(self.root, **self.more),
             files=self.files,
             topic_attributes=lambda topic: {"cleanup.policy": "COMPACTION"} if topic == T else {},
         )
+
+    def open(self) -> None:
+        self.store = self.made()
         self.store.load()
         self.store.start(background=False)
 
@@ -598,15 +604,6 @@ def test_tags_of_a_message_whose_ext_unit_is_gone(tmp_path: Path) -> None:
     kept.store.shutdown()
 
 
-def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:
-    for n in range(100):
-        kept.put(f"k{n % 3}", b"%d" % n)
-    kept.compact()
-    assert kept.store.clean_unused_topics(lambda _: False) == [T]
-    kept.put("k0", b"new")
-    assert kept.read() == [(0, "k0", b"new")]
-
-
 def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
     """The setting of the sizes was lowered. What was deleted stays deleted when there is room."""
     files = Maps()
@@ -639,3 +636,50 @@ def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
     assert len(kept.segments()) > 3
     assert "gone" not in {key for _, key, _ in kept.read()}
     kept.store.shutdown()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_what_is_deleted_soon_after_a_start_is_copied_before(tmp_path: Path, starts: bool) -> None:
+    """The copies were lost, or never made: with ``enableCompaction=false``."""
+    kept = Kept(
+        tmp_path,
+        SizedDisk(),
+        mappedFileSizeCommitLog=str(1 << 14),
+        deleteCommitLogFilesInterval="0",
+    )
+    for n in range(200):
+        kept.put(f"k{n}", bytes(300))
+    kept.store.shutdown()
+    shutil.rmtree(kept.root / "compaction", ignore_errors=True)
+    if starts:
+        kept.open()
+    else:
+        kept.store = kept.made()
+        kept.store.load()
+    for segment in kept.store.commit_log.queue.segments:
+        os.utime(segment.path, (0, 0))
+    kept.store.delete_expired_files_manually()
+    assert kept.store.cleaning.run() > 2
+    assert len(kept.read()) == 200
+    kept.check()
+    kept.store.shutdown()
+
+
+def test_a_state_that_is_noted_without_copies_lets_nothing_go(kept: Kept) -> None:
+    kept.put("k", b"1")
+    kept.store.checkpoint_now()
+    assert kept.store._deletable_offset() == kept.store.max_phy_offset
+    kept.put("k", b"2")
+    kept.store._write_state(clean=False)
+    assert kept.store._deletable_offset() == -1
+    kept.read()
+    assert kept.store._deletable_offset() == kept.store.max_phy_offset
+
+
+def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:
+    for n in range(100):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.compact()
+    assert kept.store.clean_unused_topics(lambda _: False) == [T]
+    kept.put("k0", b"new")
+    assert kept.read() == [(0, "k0", b"new")]

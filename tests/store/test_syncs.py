@@ -509,6 +509,20 @@ def test_copies_of_a_killed_process_are_synced(machine: Machine) -> None:
     kept.store.kill()
 
 
+def test_copies_that_let_the_log_go_are_on_the_disk(machine: Machine) -> None:
+    """Made by a reader; cleaning asks whether there are all, and deletes then what they are of."""
+    kept = Kept(machine.root, machine.disk)
+    for n in range(20):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    compaction = kept.store.compaction
+    assert compaction is not None
+    assert not compaction.has_all()
+    kept.read()
+    assert compaction.has_all()
+    machine.assert_safe("compaction")
+    kept.store.kill()
+
+
 @pytest.mark.parametrize("empties", [False, True])
 def test_a_power_cut_at_any_event_of_a_compaction(tmp_path: Path, empties: bool) -> None:
     """The newest of every key is there; ``empties``: all that is compacted was deleted."""

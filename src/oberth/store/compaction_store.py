@@ -199,6 +199,13 @@ class CompactionStore:
             self._is_stuck = False
             self.follow()
 
+    def has_all(self) -> bool:
+        """Whether all that the queues have is here and on the disk. Blocks, for a sync at most."""
+        if any(log.next_offset < queue.max_offset for log, queue in self._queues_of_topics()):
+            return False
+        self.flush()
+        return True
+
     def flush(self) -> None:
         """Bring everything to the disk. Blocks."""
         for log in list(self._table.values()):

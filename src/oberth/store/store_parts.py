@@ -77,6 +77,8 @@ class StoreParts:
         self._deleted_below: dict[str, int] = {}
         # Up to where all units of queues are on the disk, whether or not oberth.state says so yet.
         self._durable_offset = -1
+        # Whether the logs of compaction topics, too, have on the disk what lies below that.
+        self._is_copied = False
         # Where the log ended when it was opened, and whether all up to there is dispatched: only
         # then the next number of every queue is known, and messages are taken.
         self._found_end = 0
@@ -186,7 +188,7 @@ class StoreParts:
             f"{self.root}/{CONSUME_QUEUE}",
             self.clock_ms,
             self.checkpoint_now,
-            lambda: self._durable_offset,
+            self._deletable_offset,
             self._reserve,
             self.retention,
         )
@@ -337,9 +339,7 @@ class StoreParts:
             if self.flushed_offset < position.offset:
                 return
             self.checksums.save(self.flushed_offset, all_of_it=clean)
-            if self.compaction is not None:
-                self.compaction.follow()
-                self.compaction.flush()
+            self._copy_compacted()
             try:
                 self.queues.flush()
             except (OSError, StoreFullError) as error:
@@ -355,6 +355,20 @@ class StoreParts:
             self.checkpoint.flush()
             self._save_state(position, deleted, clean=clean)
 
+    def _copy_compacted(self) -> None:
+        """Copies what compaction topics have in the log, and brings the copies to the disk."""
+        if self.compaction is not None:
+            self.compaction.follow()
+            self.compaction.flush()
+        self._is_copied = True
+
+    def _deletable_offset(self) -> int:
+        """Up to where the log may be deleted without a checkpoint; -1: it wants one. Blocks."""
+        offset = self._durable_offset
+        if self.compaction is None or self._is_copied or self.compaction.has_all():
+            return offset
+        return -1
+
     def _write_state(self, *, clean: bool) -> None:
         position = self.reput.position()
         deleted = self._deletions_below(position.offset)
@@ -362,6 +376,7 @@ class StoreParts:
         if self.index is not None:
             self.index.flush()
         self.flush_service.flush_now()
+        self._is_copied = False  # nothing is copied here: a start must not wait for that
         self._save_state(position, deleted, clean=clean)
         if self._left_by_dispatcher is not None:
             # What it left was repaired, and is on the disk.
