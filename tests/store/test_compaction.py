@@ -32,6 +32,7 @@ from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.files import Mapping, OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner, TagsFilter
+from oberth.store.offline.rejoin import cut_log
 
 T = "Kept"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
@@ -278,11 +279,16 @@ def test_log_and_queue_are_gone(kept: Kept) -> None:
     kept.check()
 
 
-def test_ahead_of_the_log(kept: Kept) -> None:
-    """After a loss of power the log may be shorter: what it lost must not hide what comes."""
-    for n in range(30):
-        kept.put(f"k{n}", b"%d" % n)
+@pytest.mark.parametrize("count", [30, 130])
+def test_ahead_of_the_log(kept: Kept, count: int) -> None:
+    """After a loss of power the log may be shorter: what it lost must not hide what comes.
+
+    Whole segments, that were compacted already, may be ahead.
+    """
+    for n in range(count):
+        kept.put(f"k{n % 30}", b"%d" % n)
     kept.read()
+    kept.compact()
     kept.store.shutdown()
     saved = kept.root.with_name("saved")
     shutil.copytree(kept.root / "compaction", saved)
@@ -295,9 +301,16 @@ def test_ahead_of_the_log(kept: Kept) -> None:
     shutil.rmtree(kept.root / "compaction", ignore_errors=True)
     shutil.copytree(saved, kept.root / "compaction")
     kept.open()
+    positions = kept.root / "compaction" / "position-checkpoint"
+    if count == 130:
+        assert CompactionPositions.decode(positions.read_bytes()).queue_offset_map == {f"{T}_0": -1}
     assert len(kept.read()) == 10
     kept.put("k3", b"other")
     assert kept.read()[-1] == (10, "k3", b"other")
+    before = kept.read()
+    kept.store.shutdown()
+    kept.open()
+    assert kept.read() == before
 
 
 def test_torn_tail(kept: Kept) -> None:
@@ -674,6 +687,80 @@ def test_a_state_that_is_noted_without_copies_lets_nothing_go(kept: Kept) -> Non
     assert kept.store._deletable_offset() == -1
     kept.read()
     assert kept.store._deletable_offset() == kept.store.max_phy_offset
+
+
+@pytest.mark.parametrize("common", [0, 1])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_log_that_is_cut_takes_its_copies_along(
+    tmp_path: Path, common: int, is_compacted: bool
+) -> None:
+    """Sealed ones, too; and what only they had superseded is there again."""
+    kept = Kept(tmp_path / "a")
+    kept.store.append_messages([MessageExtBrokerInner.of("plain", b"x")])
+    kept.store.dispatch_nowait()
+    for _ in range(common):
+        kept.put("k0", b"common")
+    at = kept.store.max_phy_offset
+    kept.store.shutdown()
+    shutil.copytree(kept.root, tmp_path / "b")
+    kept.open()
+    for n in range(130):
+        kept.put(f"k{n % 4}", b"cut off")
+    kept.read()
+    if is_compacted:
+        kept.compact()
+    kept.store.shutdown()
+    cut_log(str(kept.root), at)
+    other = Kept(tmp_path / "b")
+    for n in range(20):
+        other.put(f"k{n % 4}", b"%d" % n)
+    wanted, end = other.read(), other.store.max_phy_offset
+    other.store.shutdown()
+    data = (other.root / "commitlog" / f"{0:020d}").read_bytes()[at:end]
+    kept.open()
+    assert kept.store.append_replica(at, data)
+    while kept.store.dispatch_behind_bytes:
+        kept.store.dispatch_nowait()
+    assert len(wanted) == 20 + common
+    assert kept.read() == wanted
+    kept.store.shutdown()
+
+
+@pytest.mark.parametrize("has_parted", [True, False])
+def test_what_a_master_has_only_deleted_stays_compacted(tmp_path: Path, has_parted: bool) -> None:
+    kept = Kept(tmp_path / "store")
+    for n in range(130):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    kept.compact()
+    before = kept.read()
+    kept.store.shutdown()
+    cut_log(str(kept.root), 0, has_parted=has_parted)
+    kept.open()
+    assert kept.read() == ([] if has_parted else before)
+    kept.store.shutdown()
+
+
+def test_only_what_the_log_still_has_is_forgotten(tmp_path: Path) -> None:
+    """What has expired there is nowhere else."""
+    kept = Kept(
+        tmp_path / "a", SizedDisk(), mappedFileSizeCommitLog=str(1 << 14),
+        deleteCommitLogFilesInterval="0",
+    )  # fmt: skip
+    for n in range(200):
+        kept.put(f"k{n}", bytes(300))
+    for segment in kept.store.commit_log.queue.segments[:2]:
+        os.utime(segment.path, (0, 0))
+    kept.store.delete_expired_files_manually()
+    assert kept.store.cleaning.run() == 2
+    queue = kept.store.queues.find(T, 0)
+    assert queue is not None
+    unit = queue.unit(150)
+    assert unit is not None
+    kept.store.shutdown()
+    cut_log(str(kept.root), unit.commit_log_offset)
+    kept.open()
+    assert [at for at, _, _ in kept.read()] == list(range(150))
+    kept.store.shutdown()
 
 
 def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:

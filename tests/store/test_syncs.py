@@ -523,6 +523,25 @@ def test_copies_that_let_the_log_go_are_on_the_disk(machine: Machine) -> None:
     kept.store.kill()
 
 
+def test_copies_that_are_cut_off_stay_away(machine: Machine) -> None:
+    """Others come in their place, and the log may have grown past them until the next start."""
+    kept = Kept(machine.root, machine.disk)
+    for n in range(130):
+        kept.put(f"k{n % 4}", b"%d" % n)
+    kept.store.checkpoint_now()
+    machine.assert_safe("compaction")
+    assert len(kept.segments()) > 2
+    assert kept.store.compaction is not None
+    log = kept.store.compaction.find(T, 0)
+    assert log is not None
+    log.truncate(20)
+    ((first, _),) = kept.segments()
+    folder = machine.image() / "compaction" / "compactionLog" / T / "0"
+    assert [path.name for path in folder.iterdir()] == [first]
+    machine.assert_safe(f"compaction/compactionCq/{T}/0/{first}")
+    kept.store.kill()
+
+
 @pytest.mark.parametrize("empties", [False, True])
 def test_a_power_cut_at_any_event_of_a_compaction(tmp_path: Path, empties: bool) -> None:
     """The newest of every key is there; ``empties``: all that is compacted was deleted."""

@@ -36,31 +36,32 @@ def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_
     from oberth.store.offline.reader import StoreReader
     from oberth.store.offline.rejoin import cut_log, record_start, write_epochs
 
-    async def find(admin: Admin) -> tuple[int | None, int]:
+    async def find(admin: Admin) -> tuple[int | None, int, bool]:
         with ExitStack() as stack:
             reader = stack.enter_context(StoreReader(directory))
             own = StoreLog(reader)
             other = await side_of(admin, master, stack, is_directory=False)
             here, there = await own.extent(), await other.extent()
             if here.high <= here.low:
-                return None, here.high
+                return None, here.high, False
             if here.high < there.low or here.low > there.high:
-                return here.low, here.high  # nothing in common that the master could join on to
+                # Nothing in common that the master could join on to.
+                return here.low, here.high, here.low > there.high
             found = await compare(own, other)
             if found.differs_at is not None:
-                return record_start(reader, found.differs_at), here.high
+                return record_start(reader, found.differs_at), here.high, True
             if here.high > there.high:
-                return record_start(reader, there.high), here.high
-            return None, here.high
+                return record_start(reader, there.high), here.high, True
+            return None, here.high, False
 
-    async def look(admin: Admin) -> tuple[int | None, int, list[tuple[int, int]] | None]:
-        at, end = await find(admin)
-        return at, end, await admin.epochs(await broker_address(admin, master))
+    async def look(admin: Admin) -> tuple[int | None, int, bool, list[tuple[int, int]] | None]:
+        at, end, has_parted = await find(admin)
+        return at, end, has_parted, await admin.epochs(await broker_address(admin, master))
 
-    at, end, epochs = ask(namesrv, look, names_broker=True)
+    at, end, has_parted, epochs = ask(namesrv, look, names_broker=True)
     kept_in = None
     if at is not None and not dry_run:
-        kept_in = cut_log(directory, at).kept_in
+        kept_in = cut_log(directory, at, has_parted=has_parted).kept_in
     if epochs is not None and not dry_run:
         write_epochs(directory, epochs, end if at is None else at)
     if as_json:

@@ -33,6 +33,7 @@ from oberth.formats.message import (
     BLANK,
     BLANK_MAGIC,
     BLANK_SIZE_MIN,
+    COMMIT_LOG_OFFSET_POSITION,
     DispatchRequest,
     decode_record,
     properties_at,
@@ -217,9 +218,25 @@ class Segment:
         if count == self.count:
             return
         self.log.set_positions(self.unit(count).position - self.log.start_offset)
-        self.units.erase(count * UNIT_SIZE, self.count * UNIT_SIZE)
+        # What ends a sealed segment goes, too.
+        self.units.erase(count * UNIT_SIZE, min(self.units.file_size, (self.count + 1) * UNIT_SIZE))
         self.units.set_positions(count * UNIT_SIZE)
+        # The log may have grown past their records when a loss of power brings them back.
+        self.units.sync()
         self.count = count
+
+    def commit_log_offset(self, number: int) -> int:
+        """Where the message of a unit lies in the CommitLog; -1 if that is not known.
+
+        A record that Apache's broker wrote has its place in the segment there.
+        """
+        unit = self.unit(number)
+        record = self.record(unit)
+        if record is None:
+            return -1
+        place = record[COMMIT_LOG_OFFSET_POSITION : COMMIT_LOG_OFFSET_POSITION + 8]
+        offset = int.from_bytes(place, "big", signed=True)
+        return -1 if offset == unit.position else offset
 
     def close(self) -> None:
         """Unmap both files."""
@@ -301,6 +318,17 @@ class SegmentRow:
         last.flush()
         self.segments.append(self.open(last.log.end_offset, create=True))
 
+    def remove_last(self) -> None:
+        """Delete the last segment, so that it stays away. Blocks.
+
+        Records go first: a loss of power in between leaves units, which `load` removes.
+        """
+        last = self.segments.pop()
+        last.close()
+        self._files.remove(last.log.path)
+        self._files.sync_directory(self.log_directory)
+        self._files.remove(last.units.path)
+
     def close(self) -> None:
         """Unmap everything."""
         for segment in self.segments:
@@ -342,11 +370,30 @@ class CompactionLog:
             self.next_offset = max(position + 1, self._last_queue_offset() + 1)
 
     def truncate(self, end: int) -> None:
-        """Forget messages from a queue offset on, which the CommitLog has lost."""
+        """Forget messages from a queue offset on, before anybody reads. Blocks."""
         with self._lock:
-            if self._row.segments and end < self.next_offset:
-                self._row.segments[-1].truncate(end)
-                self.next_offset = max(end, self._last_queue_offset() + 1)
+            if end >= self.next_offset:
+                return
+            segments = self._row.segments
+            while len(segments) > 1 and segments[-2].last_queue_offset >= end:
+                self._row.remove_last()
+            if segments:
+                segments[-1].truncate(end)
+            self.next_offset = max(end, self._last_queue_offset() + 1)
+
+    def first_from(self, commit_log_offset: int) -> int:
+        """The queue offset of the first message that lies at or behind a place in the CommitLog.
+
+        next_offset if there is none.
+        """
+        with self._lock:
+            for segment in self._row.segments:
+                number = bisect_left(
+                    range(segment.count), commit_log_offset, key=segment.commit_log_offset
+                )
+                if number < segment.count:
+                    return segment.queue_offset(number)
+        return self.next_offset
 
     def _last_queue_offset(self) -> int:
         return max((segment.last_queue_offset for segment in self._row.segments), default=-1)

@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Final
 
-from oberth.errors import ConfigFormatError, StoreError
+from oberth.errors import ConfigFormatError, StoreError, StoreFullError
 from oberth.formats.config_files import CompactionPositions
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.names import is_stored_topic
@@ -28,7 +29,7 @@ from oberth.store.compaction_log import (
 )
 from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore
-from oberth.store.files import FileSystem, sync_nearest_directories
+from oberth.store.files import FileSystem, is_full, sync_nearest_directories
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
 
@@ -72,31 +73,32 @@ class CompactionStore:
         Raises:
             StoreCorruptError: files that do not belong together.
         """
-        path = f"{self._root}/{COMPACTION}/{POSITIONS}"
-        data = self._files.read_file(path)
-        if data is not None and data.strip():
-            try:
-                self._positions = CompactionPositions.decode(data, name=path)
-            except ConfigFormatError as error:
-                # Only says what need not be looked at again.
-                _LOG.warning("what was compacted is looked for anew: %s", error)
-        base = f"{self._root}/{COMPACTION}/{COMPACTION_LOG}"
-        for topic in self._files.list(base) if self._files.is_dir(base) else ():
-            directory = f"{base}/{topic}"
-            if not is_stored_topic(topic) or not self._files.is_dir(directory):
-                continue
-            for name in self._files.list(directory):
-                queue_id = queue_number(name)
-                if queue_id is not None and self._files.is_dir(f"{directory}/{name}"):
-                    self._open(topic, queue_id)
+        self._positions = _read_positions(self._files, self._root)
+        for topic, queue_id in _find_logs(self._files, self._root):
+            self._open(topic, queue_id)
         self._next_run_s = time.monotonic() + self._config.compaction_schedule_interval_ms / 1000
 
     def recovered(self) -> None:
-        """The queues are what they will be: nothing here may go beyond them."""
+        """The queues are what they will be: nothing here may go beyond them. Blocks."""
+        is_changed = False
         for (topic, queue_id), log in self._table.items():
             queue = self._queues.find(topic, queue_id)
-            if queue is not None and queue.max_offset > 0:
-                log.truncate(queue.max_offset)
+            if queue is None or not 0 < queue.max_offset < log.next_offset:
+                continue
+            end = queue.max_offset
+            if self._position(topic, queue_id) >= end:
+                # What is lost has superseded others, which may be the newest of their keys again.
+                end = max(queue.min_offset, 0)
+                self._positions.queue_offset_map[f"{topic}_{queue_id}"] = end - 1
+                is_changed = True
+            log.truncate(end)
+        if is_changed:
+            try:
+                self._save_positions()
+            except (OSError, StoreFullError) as error:
+                if not is_full(error):
+                    raise
+                _LOG.error("that messages are compacted again could not be noted: %s", error)
 
     def queue_offsets(self) -> dict[tuple[str, int], int]:
         """Where queues go on at least, whose ConsumeQueue may be gone."""
@@ -235,5 +237,67 @@ class CompactionStore:
                 self._save_positions()
 
     def _save_positions(self) -> None:
-        path = f"{self._root}/{COMPACTION}/{POSITIONS}"
-        self._files.write_file(path, self._positions.encode())
+        _write_positions(self._files, self._root, self._positions)
+
+
+def forget_copies(files: FileSystem, root: str, log_begin: int) -> None:
+    """Forgets the messages that the CommitLog has as well: the next start copies them anew. Blocks.
+
+    For a log that is going to be cut. Nobody has the store open.
+
+    Args:
+        files: where the store is.
+        root: the store's directory.
+        log_begin: where the CommitLog begins.
+
+    Raises:
+        StoreCorruptError: files that do not belong together.
+        OSError: a file cannot be changed; what was forgotten is copied anew all the same.
+    """
+    positions = _read_positions(files, root)
+    config = MessageStoreConfig(store_path_root_dir=root)
+    with ExitStack() as opened:
+        ends: list[tuple[CompactionLog, int]] = []
+        for topic, queue_id in _find_logs(files, root):
+            log = CompactionLog(files, config, root, topic, queue_id)
+            opened.callback(log.close)
+            log.load(-1)
+            # Of a log that has lost nothing yet everything is there.
+            end = log.first_from(log_begin) if log_begin else 0
+            ends.append((log, end))
+            name = f"{topic}_{queue_id}"
+            if positions.queue_offset_map.get(name, -1) >= end:
+                positions.queue_offset_map[name] = end - 1
+        if ends:
+            _write_positions(files, root, positions)
+        for log, end in ends:
+            log.truncate(end)
+
+
+def _find_logs(files: FileSystem, root: str) -> Iterator[tuple[str, int]]:
+    """Topic and number of every queue that has a log."""
+    base = f"{root}/{COMPACTION}/{COMPACTION_LOG}"
+    for topic in files.list(base) if files.is_dir(base) else ():
+        directory = f"{base}/{topic}"
+        if not is_stored_topic(topic) or not files.is_dir(directory):
+            continue
+        for name in files.list(directory):
+            queue_id = queue_number(name)
+            if queue_id is not None and files.is_dir(f"{directory}/{name}"):
+                yield topic, queue_id
+
+
+def _read_positions(files: FileSystem, root: str) -> CompactionPositions:
+    path = f"{root}/{COMPACTION}/{POSITIONS}"
+    data = files.read_file(path)
+    if data is not None and data.strip():
+        try:
+            return CompactionPositions.decode(data, name=path)
+        except ConfigFormatError as error:
+            # Only says what need not be looked at again.
+            _LOG.warning("what was compacted is looked for anew: %s", error)
+    return CompactionPositions()
+
+
+def _write_positions(files: FileSystem, root: str, positions: CompactionPositions) -> None:
+    files.write_file(f"{root}/{COMPACTION}/{POSITIONS}", positions.encode())

@@ -63,8 +63,13 @@ async def goes_on(master: Broker, root: Path, name_server: str) -> None:
 
 @pytest.mark.parametrize("more", [0, 300])
 async def test_a_master_that_lost_its_tail_and_went_on(
-    tmp_path: Path, name_server: str, more: int
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
+    forgotten: list[int] = []
+    monkeypatch.setattr(
+        "oberth.store.offline.rejoin.forget_copies",
+        lambda _files, _root, log_begin: forgotten.append(log_begin),
+    )
     await filled(tmp_path / "a", (b"both", 300))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     end = await filled(tmp_path / "b", (b"only the slave", 200))
@@ -78,6 +83,7 @@ async def test_a_master_that_lost_its_tail_and_went_on(
         done = await rejoin(name_server, str(tmp_path / "b"), address)
         assert done.exit_code == 0, done.output
         assert f"cut at {common}, it ended at {end}" in done.stderr
+        assert forgotten == [0]
         kept = b"".join(each.read_bytes() for each in sorted((tmp_path / "b.parted").iterdir()))
         assert kept.count(b"only the slave" * 100) == 200
         again = await rejoin(name_server, str(tmp_path / "b"), address)
@@ -85,7 +91,13 @@ async def test_a_master_that_lost_its_tail_and_went_on(
         await goes_on(master, tmp_path / "b", name_server)
 
 
-async def test_what_the_master_has_deleted(tmp_path: Path, name_server: str) -> None:
+async def test_what_the_master_has_deleted(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[object] = []
+    monkeypatch.setattr(
+        "oberth.store.offline.rejoin.forget_copies", lambda *of: forgotten.append(of)
+    )
     await filled(tmp_path / "b", (b"long ago", 20))
     await filled(tmp_path / "a", (b"long ago", 20), (b"since", 800))
     async with make(tmp_path / "a", name_server) as master:
@@ -93,6 +105,7 @@ async def test_what_the_master_has_deleted(tmp_path: Path, name_server: str) -> 
         done = await rejoin(name_server, str(tmp_path / "b"), str(master.address))
         assert done.exit_code == 0, done.output
         assert not any((tmp_path / "b" / "commitlog").iterdir())
+        assert not forgotten, "no log has what was compacted of it"
         await goes_on(master, tmp_path / "b", name_server)
 
 

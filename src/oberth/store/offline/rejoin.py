@@ -2,7 +2,7 @@
 
 What is cut off is moved beside the store, to ``DIR.parted``, and never deleted: it may be the only
 copy of an acknowledged message. Queues, index and timer are derived from the log and are made anew
-by the next start.
+by the next start; what compaction logs have of it is copied anew.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from oberth.formats import paths
 from oberth.formats.epochs import FILE_NAME as EPOCHS
 from oberth.formats.epochs import Epoch, EpochTable, encode_epochs
 from oberth.formats.log_checksums import FILE_NAME as CHECKSUMS
+from oberth.store.compaction_store import forget_copies
 from oberth.store.file_kinds import refuse_linked
 from oberth.store.files import OsFileSystem
 from oberth.store.offline.log_walk import DamagedRecord, walk
@@ -96,7 +97,14 @@ def _make_kept(kept_in: str) -> None:
     sync_directory(os.path.dirname(kept_in))
 
 
-def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = None) -> Cut:
+def cut_log(
+    root: str,
+    at: int,
+    kept_in: str | None = None,
+    end: int | None = None,
+    *,
+    has_parted: bool = True,
+) -> Cut:
     """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
 
     Args:
@@ -106,9 +114,12 @@ def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = No
             and sizes there; the one that is cut has a hole before ``at``.
         end: where the log ends, if that is known; looking for it reads the last segment, ten
             seconds for 1 GiB.
+        has_parted: False if the master has only deleted what it had in common with this store. Then
+            what was compacted stays: no log has it any more.
 
     Raises:
         StoreLockedError: a broker has the store open.
+        StoreCorruptError: files of a compaction log do not belong together.
         StoreError: the directory for what is cut off is there already, or one of the queues or the
             index is a symbolic link.
         OSError: a file cannot be changed.
@@ -123,6 +134,8 @@ def cut_log(root: str, at: int, kept_in: str | None = None, end: int | None = No
         if os.path.exists(kept_in):
             raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
         refuse_linked(root, _DERIVED)
+        if has_parted and segments:
+            forget_copies(OsFileSystem(), root, segments[0].start)
         _make_kept(kept_in)
         for segment in reversed(segments):
             if segment.end <= at:
