@@ -219,14 +219,19 @@ class FollowingStore(MessageStore):
         chosen.pop("storePathRootDir", None)
         return {**chosen, "rocketmqLine": str(self.config.line)}
 
+    @property
+    def _dispatches_itself(self) -> bool:
+        """Whether queues and index are this store's: while it opens, or as long as damage stays."""
+        return self.reput is self._own_dispatch
+
     def _write_state(self, *, clean: bool) -> None:
         """Nothing more than was written when the dispatcher got queues and index."""
-        if self._alone is not None:
+        if self._dispatches_itself:
             super()._write_state(clean=clean)
 
     def checkpoint_now(self, *, clean: bool = False) -> None:
         """Syncs the log and notes what the dispatcher has on the disk. Blocks."""
-        if self._alone is not None:
+        if self._dispatches_itself:
             super().checkpoint_now()  # until the next start a dispatcher may go behind the damage
             return
         with self._checkpoint_lock:
@@ -249,7 +254,7 @@ class FollowingStore(MessageStore):
         Else a start after a crash would miss what it noted, and dispatch the log from its
         beginning, deleted topics too.
         """
-        if self._alone is not None:
+        if self._dispatches_itself:
             super().settle_removal()
             return
         self._save_queue_ends()
@@ -281,13 +286,17 @@ class FollowingStore(MessageStore):
         if state is None:
             return
         deleted = self._deletions_below(state.position)
+        seen = self.reput.offset
         self.flush_service.flush_now()
         if self.flushed_offset < state.position:
             return
-        self.checksums.save(self.flushed_offset, all_of_it=clean)
         done = clean and state.is_whole and state.position == self.max_phy_offset
         if done:
             self.queues.refresh(state.position)
+        self._copy_compacted()
+        # From the queues as they are known here, which may be less than the dispatcher has noted.
+        self._durable_offset = max(self._durable_offset, min(state.position, seen))
+        self.checksums.save(self.flushed_offset, all_of_it=clean)
         values = self.checkpoint.values
         values.logics_physical_offset = state.position
         values.logics_msg_timestamp = max(values.logics_msg_timestamp, state.store_timestamp)
@@ -317,6 +326,6 @@ class FollowingStore(MessageStore):
 
     def query_message(self, *arguments: Any, **named: Any) -> QueryMessageResult:
         """See MessageStore; with what the dispatcher has entered meanwhile."""
-        if self.index is not None and self._alone is None:
+        if self.index is not None and not self._dispatches_itself:
             self.index.refresh()
         return super().query_message(*arguments, **named)

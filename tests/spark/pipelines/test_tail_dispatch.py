@@ -6,14 +6,17 @@ The writer is a test's own; dispatchers are killed between any two steps.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.store.test_cleaning import SizedDisk
 
 from oberth.errors import StoreLockedError
+from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import Dispatch, MessageStoreConfig
 from oberth.formats.sys_flag import INNER_BATCH
 from oberth.formats.topic_config import TopicConfig, TopicConfigs
@@ -380,3 +383,114 @@ def test_a_deleted_topic_stays_deleted_after_a_crash(tmp_path: Path, *, follows:
         assert again.report is not None
         assert again.report.reason == "the last checkpoint"
         assert again.topics() == []
+
+
+def small_segments(root: Path) -> MessageStoreConfig:
+    return MessageStoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20_000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        compaction_mapped_file_size=1 << 20,
+        compaction_cq_mapped_file_size=46 * 1000,
+        delete_commit_log_files_interval_ms=0,
+        delete_consume_queue_files_interval_ms=0,
+        dispatch=Dispatch.SPARK,
+    )
+
+
+def read_from(store: MessageStore, offset: int) -> list[str]:
+    """The keys of what is readable from an offset on."""
+    found = []
+    while (result := store.get_message("g", "Topic", 0, offset, 32)).message_count:
+        for piece in result.records:  # records that lie side by side are one
+            at = 0
+            while at < len(piece):
+                message = decode_record(piece, at)
+                found.append(message.properties["KEYS"])
+                at += message.record_size
+        offset = result.next_begin_offset
+    return found
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_what_is_put_since_the_start_is_cleaned(tmp_path: Path, *, compacts: bool) -> None:
+    """A compaction topic keeps all of it. The dispatcher goes on meanwhile, and after it."""
+    disk, config = SizedDisk(), small_segments(tmp_path)
+    policy = {"cleanup.policy": "COMPACTION"} if compacts else {}
+
+    def opened() -> FollowingStore:
+        store = FollowingStore(config, files=disk, topic_attributes=lambda _: policy)
+        store.load()
+        store.start(background=False)
+        return store
+
+    def put(store: FollowingStore, tail: TailDispatcher, start: int, stop: int) -> None:
+        for number in range(start, stop):
+            body = bytes(20_000)
+            message = MessageExtBrokerInner.of("Topic", body, keys=f"k{number}", queue_id=0)
+            assert store.put_message(message).ok
+        store.flush()
+        drain(tail)
+        tail.flush()
+
+    def take_in(store: FollowingStore) -> None:
+        while store.dispatch_behind_bytes:
+            assert store.dispatch_nowait()
+
+    store = opened()
+    with TailDispatcher(str(tmp_path), OPTIONS) as tail:
+        put(store, tail, 0, 300)
+        disk.percent = 88
+        assert store.cleaning.run() == 0, "this store has not seen yet what the dispatcher has done"
+        take_in(store)
+        count = len(store.commit_log.queue.segments)
+        assert store.cleaning.run() == count - 1 > 3
+        disk.percent = 10
+        assert store.cleaning.run() == 0
+        low = store.queues.queues("Topic")[0].min_offset
+        assert low > 200
+        put(store, tail, 300, 330)
+        take_in(store)
+    low = 0 if compacts else low
+    assert store.compaction is not None
+    store.compaction.follow()  # no thread does it here
+    kept = [f"k{number}" for number in range(low, 330)]
+    assert read_from(store, low) == kept
+    store.shutdown()
+    store = opened()
+    assert read_from(store, low) == kept
+    store.shutdown()
+    with StoreReader(tmp_path, OPTIONS) as reader:
+        report = verify(reader)
+    assert report.clean, report.findings[:3]
+
+
+def test_a_check_point_during_a_start_is_of_what_the_start_has_dispatched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk; the dispatcher's own note is of queues that are not there any more."""
+    config = small_segments(tmp_path)
+    with FollowingStore(config) as store:
+        for number in range(30):
+            store.put_message(MessageExtBrokerInner.of("Topic", b"body", keys=f"k{number}"))
+        store.flush()
+        with TailDispatcher(str(tmp_path), OPTIONS) as tail:
+            drain(tail)
+        while store.dispatch_behind_bytes:
+            store.dispatch_nowait()
+    shutil.rmtree(tmp_path / "consumequeue")
+    written: list[bytes] = []
+
+    def write_queues(self: FollowingStore) -> None:
+        self.checkpoint_now()
+        path = tmp_path / "consumequeue" / "Topic" / "0" / f"{0:020d}"
+        written.append(path.read_bytes()[: 30 * 20] if path.exists() else b"")
+
+    monkeypatch.setattr(FollowingStore, "_write_queues", write_queues)
+    again = FollowingStore(config)
+    again.load()
+    assert len(written[0]) == 600
+    assert all(any(written[0][at : at + 20]) for at in range(0, 600, 20))
+    again.shutdown()
