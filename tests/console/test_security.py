@@ -40,8 +40,9 @@ from oberth.console.security import (
     Sessions,
 )
 from oberth.console.server import serving
-from oberth.errors import OptionError
+from oberth.errors import MQBrokerError, OptionError, RemotingTimeoutError
 from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from oberth.remoting.code import ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
 TOKEN = "a-token-of-some-length"
@@ -361,6 +362,92 @@ async def test_who_may_not_see_the_cluster_any_more_is_shown_nothing(
             users.delete_acl("User:ann", None, None)
         assert "broker-a" not in await browser.get("/", 303)
         assert browser.console.sessions.admins() == []
+
+
+ACCOUNT = """
+accounts:
+- accessKey: operations
+  secretKey: another-long-secret
+  admin: true
+"""
+"""An account of RocketMQ 4's."""
+
+FROM_HERE = f"{ACCOUNT}  whiteRemoteAddress: 127.0.0.1\n"
+"""The same, which needs no signature where the console is."""
+
+
+@asynccontextmanager
+async def a_console_of_accounts(
+    tmp_path: Path, text: str
+) -> AsyncIterator[tuple[EmbeddedBroker, Browser]]:
+    """A broker with accounts and a browser of nobody's yet."""
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(text)
+    settings = {"aclEnable": "true", "aclFile": str(accounts)}
+    async with (
+        EmbeddedBroker(settings) as broker,
+        a_console(broker, login=Login.USERS) as browser,
+    ):
+        yield broker, browser
+
+
+async def test_an_account_that_needs_no_signature_here_gets_no_login(tmp_path: Path) -> None:
+    """The broker lets whoever names it in, from where the console is."""
+    async with a_console_of_accounts(tmp_path, FROM_HERE) as (_, browser):
+        for password in ("wrong", "another-long-secret"):
+            page = await browser.post("/login", {"user": "operations", "password": password}, 403)
+            assert "checks no signature" in page
+        assert browser.console.sessions.admins() == []
+
+
+async def test_an_account_that_signs_logs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it needs no signature any more, when whoever names it would be let in."""
+    monkeypatch.setattr(security, "ASKED_AGAIN_S", 0.0)
+    async with a_console_of_accounts(tmp_path, ACCOUNT) as (broker, browser):
+        await browser.post("/login", {"user": "operations", "password": "wrong"}, 403)
+        right = {"user": "operations", "password": "another-long-secret"}
+        await browser.post("/login", right, 303)
+        assert "broker-a" in await browser.get("/")
+        (tmp_path / "plain_acl.yml").write_text(FROM_HERE)
+        broker.advance(seconds=2)
+        assert "broker-a" not in await browser.get("/", 303)
+        assert browser.console.sessions.admins() == []
+
+
+@pytest.mark.parametrize("busy", [ResponseCode.SYSTEM_BUSY, None])
+async def test_who_may_have_been_let_in_without_a_signature_gets_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int | None
+) -> None:
+    """The broker was too busy, or too slow, to refuse another secret."""
+    ask = Admin.broker_runtime_info
+
+    async def not_now(self: Admin, addr: str) -> dict[str, str]:
+        if self.config.secret_key == "wrong":
+            return await ask(self, addr)
+        if busy is None:
+            raise RemotingTimeoutError("no answer")
+        raise MQBrokerError(busy, "busy", addr)
+
+    async with a_console_of_accounts(tmp_path, FROM_HERE) as (_, browser):
+        monkeypatch.setattr(Admin, "broker_runtime_info", not_now)
+        page = await browser.post("/login", {"user": "operations", "password": "wrong"}, 403)
+        assert "No broker answers" in page
+
+
+async def test_a_busy_broker_ends_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security, "ASKED_AGAIN_S", 0.0)
+
+    async def busy(self: Admin, addr: str) -> dict[str, str]:
+        raise MQBrokerError(ResponseCode.SYSTEM_BUSY, "busy", addr)
+
+    async with a_console_of_users(tmp_path) as (_, browser):
+        monkeypatch.setattr(Admin, "broker_runtime_info", busy)
+        await browser.get("/")
+        assert len(browser.console.sessions.admins()) == 1
 
 
 async def test_what_others_changed_is_shown_to_administrators(tmp_path: Path) -> None:

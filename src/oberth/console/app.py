@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -51,6 +52,9 @@ _LOG: Final = logging.getLogger(__name__)
 PAGES: Final = (overview, topics, messages, groups, letters, waiting, access, settings, sql)
 BOGUS_USER: Final = "oberth-console-probe"
 """Whom brokers must refuse before a login by their users is worth anything."""
+
+BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+"""Codes of brokers that have decided nothing about who asks."""
 
 NO_SUCH: Final = (
     ResponseCode.TOPIC_NOT_EXIST,
@@ -184,23 +188,35 @@ class App:
         """The connection of a user of the brokers, or what to say.
 
         Every master that answers must know the user, and refuse one that cannot exist: brokers
-        that check nobody would let everybody in. One that hangs keeps nobody out.
+        that check nobody would let everybody in. So would one that checks no signature of this
+        user, as where the console has the white address of an account: it must refuse the user
+        with another secret. One that hangs keeps nobody out, and lets nobody in.
         """
         if not user or not password:
             return None, "Both name and password are needed."
         masters = list((await self.console.admin.masters()).values())
         if not masters:
             return None, "No broker is there to check the user."
-        bogus = replace(self.config.client, access_key=BOGUS_USER, secret_key=password)
-        async with PatientAdmin(bogus, self.console.silence) as stranger:
-            answers = await asyncio.gather(*(_may_look(stranger, each) for each in masters))
-        if any(answers):
+        bogus, unsigned = await asyncio.gather(
+            self._ask_with_any_secret(BOGUS_USER, masters),
+            self._ask_with_any_secret(user, masters),
+        )
+        if any(bogus):
             return None, "A broker checks no users: a login by users would let everybody in."
+        if any(unsigned):
+            return None, (
+                "A broker checks no signature of this user from here: any password would do."
+            )
         config = replace(self.config.client, access_key=user, secret_key=password)
         admin = PatientAdmin(config, self.console.silence)
         await admin.start()
-        answers = await asyncio.gather(*(_may_look(admin, each) for each in masters))
-        told = [each for each in answers if each is not None]
+        answers = await _ask_each(admin, masters)
+        # That a broker lets the user in says nothing if it did not answer about another secret.
+        told = [
+            answer
+            for answer, other in zip(answers, unsigned, strict=True)
+            if answer is not None and not (answer and other is None)
+        ]
         if not told:
             await admin.shutdown()
             return None, "No broker answers that could check the user."
@@ -209,20 +225,32 @@ class App:
             return None, "The brokers do not know this user, or do not let it see the cluster."
         return admin, ""
 
+    async def _ask_with_any_secret(self, user: str, masters: list[str]) -> list[bool | None]:
+        """Which masters let somebody see them who has a user's name alone; None: no answer."""
+        config = replace(self.config.client, access_key=user, secret_key=secrets.token_urlsafe())
+        async with PatientAdmin(config, self.console.silence) as stranger:
+            return await _ask_each(stranger, masters)
+
     async def _admits(self, session: Session) -> bool:
-        """Whether the brokers still know the user of a session; else it ends.
+        """Whether the brokers still know the user of a session, and check it; else it ends.
 
         Overview and lists are what the console was told, so no broker refuses them to a user.
         """
         assert session.admin is not None
         try:
-            masters = (await self.console.admin.masters()).values()
+            masters = list((await self.console.admin.masters()).values())
         except OberthError:
             return True  # nobody can be asked
-        answers = await asyncio.gather(*(_may_look(session.admin, each) for each in masters))
-        if False not in answers:
+        answers, unsigned = await asyncio.gather(
+            _ask_each(session.admin, masters), self._ask_with_any_secret(session.user, masters)
+        )
+        if False in answers:
+            why = "refuses the user"
+        elif True in unsigned:
+            why = "checks no signature of the user"
+        else:
             return True
-        _LOG.warning("the session of user %s ends: a broker refuses the user", session.user)
+        _LOG.warning("the session of user %s ends: a broker %s", session.user, why)
         await self._end(session)
         return False
 
@@ -335,12 +363,17 @@ class App:
         return bool(masters)
 
 
+async def _ask_each(admin: Admin, masters: list[str]) -> list[bool | None]:
+    """What each master answers, see `_may_look`."""
+    return await asyncio.gather(*(_may_look(admin, each) for each in masters))
+
+
 async def _may_look(admin: Admin, address: str) -> bool | None:
     """Whether a broker lets this user see it; None: it gives no answer that can be read."""
     try:
         await admin.broker_runtime_info(address)
-    except MQBrokerError:
-        return False
+    except MQBrokerError as error:
+        return None if error.response_code in BUSY else False
     except OberthError:
         return None
     return True
