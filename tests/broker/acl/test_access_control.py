@@ -53,6 +53,7 @@ accounts:
 PRODUCER = SessionCredentials("producer", "producer-secret")
 CONSUMER = SessionCredentials("consumer", "consumer-secret")
 ADMIN = SessionCredentials("administrator", "administrator-secret")
+WRONG = SessionCredentials("administrator", "wrong-secret")
 
 
 async def call(
@@ -480,7 +481,7 @@ async def test_a_gate_that_nobody_could_pass_is_refused(
 async def test_no_code_is_served_to_strangers(plain: Any) -> None:
     """Administration without authentication is what most advisories had in common."""
     for code in RequestCode:
-        for who in (None, SessionCredentials("administrator", "wrong-secret")):
+        for who in (None, WRONG):
             assert (await call(plain, who, code, {"topic": "T"}, b"{}")).code == 16, code
 
 
@@ -557,6 +558,30 @@ async def test_an_open_broker_shows_no_passwords(make_live: MakeLive) -> None:
     for code in (3004, 3005, 26):
         answer = await call(live, None, code, {"username": "reader"})
         assert answer.code == 0
+        assert b"hidden-secret" not in answer.body_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        (ACCOUNTS.replace("Addresses:", "Addresses:\n- 127.0.0.1"), None),
+        (f"{ACCOUNTS}  whiteRemoteAddress: 127.0.0.1\n", WRONG),
+        (ACCOUNTS, ADMIN),
+    ],
+    ids=["white", "white account", "signed"],
+)
+async def test_accounts_are_shown_no_passwords_of_users(
+    make_live: MakeLive, accounts: Path, text: str, who: SessionCredentials | None
+) -> None:
+    """An account of 4.x need not have signed, and is no Super user."""
+    write(accounts, text)
+    live = await make_live(aclEnable="true", aclFile=str(accounts))
+    body = b'{"password":"hidden-secret"}'
+    assert (await call(live, who, 3001, {"username": "reader"}, body)).code == 0
+    for code in (3004, 3005):
+        answer = await call(live, who, code, {"username": "reader"})
+        assert answer.code == 0
+        assert b"reader" in answer.body_bytes()
         assert b"hidden-secret" not in answer.body_bytes()
 
 

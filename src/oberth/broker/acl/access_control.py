@@ -120,6 +120,11 @@ class AccessControl:
         """Whether there is a gate at all."""
         return self._config.acl_enable or self._config.authentication_enabled
 
+    @property
+    def checks_users(self) -> bool:
+        """Whether who passes the gate is a user and has signed; an account need not have."""
+        return self._config.authentication_enabled
+
     def load(self) -> None:
         """Read accounts and users; a broker that cannot must not serve.
 

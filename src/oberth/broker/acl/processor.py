@@ -100,8 +100,9 @@ class AuthAdminProcessor:
 
     @property
     def _shows_passwords(self) -> bool:
-        # Behind a gate only Super users come this far; without one anybody does.
-        return self._access.is_enabled
+        # Behind the gate of users only Super users come this far. Without a gate anybody does, and
+        # behind that of accounts also who comes from a white address and has signed nothing.
+        return self._access.checks_users
 
 
 def _handler(answer: _Answer) -> Callable[[Channel, RemotingCommand], RemotingCommand]:
