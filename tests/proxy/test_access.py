@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,17 +19,19 @@ from tests.proxy.conftest import (
     add_topic,
     client_of,
     message,
+    publish,
     received,
     receiving,
     sending,
     subscribe,
 )
 
-from oberth.broker.acl.users import NORMAL
+from oberth.broker.acl.users import NORMAL, UserStore
 from oberth.client.acl import SessionCredentials
 from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
 from oberth.proxy import messages as m
+from oberth.proxy import telemetry
 from oberth.proxy.authentication import NOBODY, signer_of
 from oberth.proxy.codes import Code
 from oberth.remoting.aio.client import RemotingClient
@@ -294,6 +297,94 @@ async def test_a_stream_does_not_become_another_users(mq: EmbeddedBroker) -> Non
         assert mq._front is not None
         (known,) = mq._front.service.clients
         assert (known.access_key, len(known.streams)) == ("root", 1)
+
+
+def _delete(users: UserStore) -> None:
+    users.delete_user("ann")
+
+
+def _disable(users: UserStore) -> None:
+    users.update_user(UserInfo(username="ann", user_status="disable"))
+
+
+def _rekey(users: UserStore) -> None:
+    users.update_user(UserInfo(username="ann", password="another"))
+
+
+def _take_rights(users: UserStore) -> None:
+    users.delete_acl("User:ann", None, None)
+
+
+@pytest.mark.parametrize("change", [_delete, _disable, _rekey, _take_rights])
+async def test_what_a_user_who_is_no_longer_admitted_has_in_work_goes_to_others(
+    mq: EmbeddedBroker, change: Callable[[UserStore], None]
+) -> None:
+    """The stream that was admitted before does not keep it, nor is it told of anything."""
+    front = mq._front
+    assert front is not None
+    service = front.service
+    async with (
+        client_of(mq, "ann-1", **signed("ann", "pw")) as ann,
+        client_of(mq, "root-1", **signed("root", "secret")) as root,
+    ):
+        streams = [(await subscribe(ann, "T", "G"))[0] for _ in range(2)]
+        await subscribe(root, "T", "G")
+        assert (await ann.call("SendMessage", sending(message("T")))).status.code == Code.OK
+        pieces = await ann.call_stream("ReceiveMessage", receiving("T", "G", auto_renew=True))
+        assert len(received(pieces)[1]) == len(service.renewals) == 1
+        service.on_time()
+        assert [len(each.streams) for each in service.clients] == [2, 1]
+        change(mq.broker.services.access.users)
+        service.on_time()
+        for stream in streams:
+            assert await stream.all() == []
+            assert stream.status == 3  # INVALID_ARGUMENT
+        assert [(each.client_id, len(each.streams)) for each in service.clients] == [("root-1", 1)]
+        assert len(service.renewals) == 0
+        await mq.wait_until(lambda: not service.core._tasks, what="the message to be given back")
+        mq.advance(seconds=2)
+        pieces = await root.call_stream("ReceiveMessage", receiving("T", "G"))
+        assert [each.body for each in received(pieces)[1]] == [b"hello"]
+
+
+async def test_of_many_clients_some_are_looked_at_in_a_turn(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "QUESTIONS_AT_ONCE", 1)
+    front = mq._front
+    assert front is not None
+    service = front.service
+    async with AsyncExitStack() as stack:
+        streams = []
+        for number in range(3):
+            client = client_of(mq, f"ann-{number}", **signed("ann", "pw"))
+            await stack.enter_async_context(client)
+            streams.append(await publish(client, "T"))
+        left = []
+        mq.broker.services.access.users.delete_user("ann")
+        for _ in range(8):  # a round that has begun ends first
+            service.on_time()
+            left.append(len(service.clients))
+        assert sorted(set(left), reverse=True)[-3:] == [2, 1, 0]
+        assert left[-1] == 0
+        for stream in streams:
+            assert await stream.all() == []
+
+
+async def test_a_stream_may_last_longer_than_the_date_of_its_signature() -> None:
+    settings = {**SETTINGS, "grpcDateAgeMaxSeconds": "300"}
+    async with EmbeddedBroker(settings, grpc=True) as mq:
+        add_topic(mq, "T")
+        front = mq._front
+        assert front is not None
+        async with client_of(mq, "root-1", **signed("root", "secret")) as client:
+            await subscribe(client, "T", "G")
+            mq.advance(minutes=10)
+            refused = await client.call("SendMessage", sending(message("T")))
+            assert refused.status.code == Code.UNAUTHORIZED
+            front.service.on_time()
+            (known,) = front.service.clients
+            assert len(known.streams) == 1
 
 
 async def test_old_signatures() -> None:

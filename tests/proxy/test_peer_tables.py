@@ -96,6 +96,7 @@ BOUNDED = {
     "proxy/renewals.py:Renewals._by_client": "10000 a client, 500000 in all; flooded below",
     "proxy/renewals.py:Renewals._due": "the same ones",
     "proxy/sending.py:Sends._ended": "10000 names of brokers and offsets",
+    "proxy/telemetry.py:Telemetry._to_ask": "ids of the clients, see `ClientTable._clients`",
     "proxy/turns.py:Turns._waiting": "open calls, which the budget counts",
     "proxy/server.py:GrpcServer._begins": "our methods",
     "proxy/server.py:GrpcServer._handlers": "our methods",

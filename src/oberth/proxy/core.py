@@ -13,7 +13,7 @@ from weakref import ref
 from oberth.errors import MQClientError, OberthError, RemotingError
 from oberth.formats import names
 from oberth.proxy import messages as m
-from oberth.proxy.authentication import check_age, signer_of
+from oberth.proxy.authentication import Signer, check_age, signer_of
 from oberth.proxy.backend import Backend, BrokerQueues, Peer
 from oberth.proxy.begun import BROKER_TIMEOUT_S, BegunCall, BegunCalls, Finish, Stored
 from oberth.proxy.call import Call, Handler, parse
@@ -287,10 +287,7 @@ class ServiceCore:
                 f"client id of {len(client_id)} characters, allowed 1 to {CLIENT_ID_MAX}",
             )
         context = Context(call, client_id)
-        signer = signer_of(call.metadata)
-        refusal = self.backend.unknown_signer(call.channel.remote.host, *signer)
-        if refusal is not None:
-            raise StatusError(Code.UNAUTHORIZED, refusal)
+        signer = self.signer(call)
         if signer.access_key and self._date_age_max_s:
             check_age(signer, self.backend.now_ms(), self._date_age_max_s)
         context.access_key = signer.access_key
@@ -298,6 +295,18 @@ class ServiceCore:
         if known is not None and known.access_key != context.access_key:
             raise another_users(context.client_id)
         return context
+
+    def signer(self, call: Call) -> Signer:
+        """Who has signed a call, whenever that was.
+
+        Raises:
+            StatusError: UNAUTHORIZED: nobody who is known now.
+        """
+        signer = signer_of(call.metadata)
+        refusal = self.backend.unknown_signer(call.channel.remote.host, *signer)
+        if refusal is not None:
+            raise StatusError(Code.UNAUTHORIZED, refusal)
+        return signer
 
     def authorize(self, context: Context, request: RemotingCommand) -> None:
         """Whether the caller may ask for this.

@@ -15,7 +15,7 @@ from oberth.proxy import messages as m
 from oberth.proxy.admin import AdminService
 from oberth.proxy.backend import Backend
 from oberth.proxy.call import Begin, GrpcStatus, Handler
-from oberth.proxy.clients import ClientTable
+from oberth.proxy.clients import ClientTable, GrpcClient
 from oberth.proxy.core import INVISIBLE_MS_MIN, POLL_MS_MIN, Context, ServiceCore, Unary
 from oberth.proxy.offsets import Offsets
 from oberth.proxy.receiving import Receives
@@ -120,13 +120,19 @@ class MessagingService:
     async def _terminate(self, context: Context, request: Any, response: Any) -> None:
         client = self.core.clients.get(context.client_id)
         if client is not None:
-            self.core.clients.remove(client)
-            self._receives.give_all_back(client)
+            self._forget(client)
+
+    def _forget(self, client: GrpcClient) -> None:
+        """A client leaves its groups, and others get what it has in work."""
+        self.core.clients.remove(client)
+        self._receives.give_all_back(client)
 
     def on_time(self) -> None:
-        """Forget clients that are gone, renew messages in work; called about every second."""
+        """Forget clients that are gone or refused, renew messages in work; about every second."""
         for client in self.core.clients.on_time(asyncio.get_running_loop().time()):
             self._receives.give_all_back(client)
+        for client in self._telemetry.end_refused():
+            self._forget(client)
         self._receives.renew_due()
         self._admin.on_time(asyncio.get_running_loop().time())
 

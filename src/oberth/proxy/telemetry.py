@@ -51,12 +51,16 @@ LITE_QUOTA: Final = 2_000
 TELEMETRY_STREAMS_MAX: Final = 8
 """Telemetry calls that one client may have open."""
 
+QUESTIONS_AT_ONCE: Final = 500
+"""About clients, their streams and topics: 160 clients with one topic, which takes some 2 ms."""
+
 
 class Telemetry:
     """Telemetry and Heartbeat."""
 
     def __init__(self, core: ServiceCore) -> None:
         self._core = core
+        self._to_ask: list[str] = []  # clients that this round over all of them has not come to
 
     async def heartbeat(self, context: Context, request: Any, response: Any) -> None:
         client = self._core.client(context)
@@ -128,6 +132,59 @@ class Telemetry:
                 known.streams.remove(call)
                 if not known.streams:
                     known.peer.on_request = None
+
+    def end_refused(self) -> list[GrpcClient]:
+        """End streams that would not be admitted any more; the clients that have none left by that.
+
+        A client with an open stream is never forgotten: it is told what brokers ask of it, and what
+        it has in work stays hidden from others. So each call, about every second, asks about some
+        of the clients whether their users still are, and may do, what they were and did. How old
+        the date is that was signed does not matter here.
+        """
+        if not self._to_ask:
+            self._to_ask = [client.client_id for client in self._core.clients]
+        ended: list[GrpcClient] = []
+        left = QUESTIONS_AT_ONCE
+        while self._to_ask and left > 0:
+            client = self._core.clients.get(self._to_ask.pop())
+            left -= 1
+            if client is not None and client.streams:
+                left -= len(client.streams) + _topic_count(client)
+                self._end_refused_of(client)
+                if not client.streams:
+                    ended.append(client)
+        return ended
+
+    def _end_refused_of(self, client: GrpcClient) -> None:
+        for call in list(client.streams):
+            try:
+                self._core.signer(call)
+            except StatusError as error:
+                _end(client, call, error)
+        if client.streams:
+            try:
+                self._check_rights(client, client.streams[-1])
+            except StatusError as error:
+                for call in list(client.streams):
+                    _end(client, call, error)
+
+    def _check_rights(self, client: GrpcClient, call: Call) -> None:
+        """Whether a client may still do what its settings say, from where a stream comes.
+
+        Raises:
+            StatusError: UNAUTHORIZED: it may not.
+        """
+        context = Context(call, client.client_id)
+        context.access_key = client.access_key
+        settings = client.settings
+        if settings is None:
+            return
+        if settings.HasField("subscription"):
+            topics = [entry.topic.name for entry in settings.subscription.subscriptions]
+            self._authorize(context, client.group, topics)
+        else:
+            for topic in settings.publishing.topics:
+                self._core.authorize_sending(context, topic.name)
 
     def _authorize(self, context: Context, group: str, topics: list[str]) -> None:
         """Who may not read topics for a group is told nothing else of them.
@@ -244,6 +301,22 @@ class Telemetry:
             command.notify_unsubscribe_lite_command.lite_topic = request.fields.get("liteTopic", "")
             client.tell(command)
         return None
+
+
+def _topic_count(client: GrpcClient) -> int:
+    """How many topics a client produces for or subscribes to."""
+    settings = client.settings
+    if settings is None:
+        return 0
+    return len(settings.subscription.subscriptions) + len(settings.publishing.topics)
+
+
+def _end(client: GrpcClient, call: Call, error: StatusError) -> None:
+    """A stream is admitted no longer."""
+    _LOG.info("a stream of client %s ends: %s", client.client_id, error.message)
+    how = _ended(error)
+    client.streams.remove(call)
+    call.end(how.status, how.message)
 
 
 def _ended(error: StatusError) -> CallError:
