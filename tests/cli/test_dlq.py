@@ -155,6 +155,19 @@ def test_progress_of_all_groups(broker: EmbeddedBroker) -> None:
     run(broker, "group delete Behind")
 
 
+@pytest.mark.parametrize("time", ["-3600000", "-1", "1969-12-31"])
+def test_a_time_before_1970_moves_no_group(broker: EmbeddedBroker, time: str) -> None:
+    """Brokers take it for the end: the group would never get what it has not consumed."""
+    run(broker, "group create Behind")
+    run(broker, "group reset Behind Orders --earliest")
+    refused = run(broker, f"group reset Behind Orders --to {time}", code=2)
+    assert "is before 1970" in refused.stderr
+    assert broker.offsets("Behind", "Orders") == {0: 0}
+    run(broker, "group reset Behind Orders --to 0")
+    assert broker.offsets("Behind", "Orders") == {0: 0}
+    run(broker, "group delete Behind")
+
+
 def test_what_is_the_brokers_own_is_listed_when_asked_for(broker: EmbeddedBroker) -> None:
     def names(words: str) -> set[str]:
         return {next(iter(each.values())) for each in json.loads(run(broker, words).stdout)}

@@ -9,7 +9,13 @@ import pytest
 from oberth.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from oberth.client.admin import LATEST, Admin
 from oberth.client.config import ClientConfig
-from oberth.errors import IllegalNameError, MQBrokerError, MQClientError, RemotingConnectError
+from oberth.errors import (
+    IllegalNameError,
+    MQBrokerError,
+    MQClientError,
+    OptionError,
+    RemotingConnectError,
+)
 from oberth.remoting.code import ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
 
@@ -77,6 +83,9 @@ async def test_groups_progress_and_reset(mq: EmbeddedBroker) -> None:
         assert await admin.consumer_offset("g", queue) == 2
         await admin.create_group("h")
         await admin.clone_group_offsets("g", "h", "T")
+        assert await admin.consumer_offset("h", queue) == 2
+        with pytest.raises(OptionError, match="-3600000"):
+            await admin.reset_offsets("h", "T", -3_600_000)
         assert await admin.consumer_offset("h", queue) == 2
         await admin.reset_offsets("h", "T", LATEST)
         assert (await admin.max_offset(queue), await admin.min_offset(queue)) == (5, 0)

@@ -97,6 +97,7 @@ async def test_resets_that_cannot_be(writer: Browser, broker: EmbeddedBroker) ->
         ({"to": "offset", "queue": "broker-a:0", "offset": "11"}, "outside 0 to 10"),
         ({"to": "offset", "queue": "broker-a:9", "offset": "1"}, "no such queue"),
         ({"to": "time"}, "the time is missing"),
+        ({"to": "time", "at": "1969-12-31"}, "is before 1970"),
         ({"to": "nowhere"}, "allowed earliest"),
     ):
         assert said in await writer.post("/write/group.reset", {**base, **fields}, 400)

@@ -146,6 +146,9 @@ async def test_accumulation_time_span_and_reset(mq: EmbeddedBroker) -> None:
         assert span.min_timestamp <= span.consume_timestamp <= span.max_timestamp
         await ask(admin, "ResetGroupOffset", Code.BAD_REQUEST, topic="T", group="G")
         reset = asking("ResetGroupOffsetRequest", topic="T", group="G")
+        reset.reset_timestamp.seconds = -3600  # to brokers the end: the group would lose its lag
+        refused = await admin.admin("ResetGroupOffset", reset)
+        assert refused.status.code == Code.BAD_REQUEST
         reset.reset_timestamp.seconds = 1
         assert (await admin.admin("ResetGroupOffset", reset)).status.code == Code.OK
         assert mq.broker.parts.offsets.query("G", "T", 0) == 0

@@ -15,7 +15,11 @@ EXIT_NOTHING: Final = 1
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer stubs only
-    """Milliseconds since 1970, or an ISO 8601 time; without an offset it is UTC."""
+    """Milliseconds since 1970, or an ISO 8601 time; without an offset it is UTC.
+
+    No message is older than 1970. To brokers a negative time is the end of a queue, which nobody
+    means who writes `-3600000`.
+    """
 
     name = "time"
 
@@ -27,16 +31,20 @@ class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer s
             return value
         text = str(value)
         try:
-            return int(text)
+            time_ms = int(text)
         except ValueError:
-            pass
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(f"{text!r} is neither milliseconds nor like 2025-01-31T12:00:00", param, ctx)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
+            try:
+                moment = datetime.fromisoformat(text)
+            except ValueError:
+                self.fail(
+                    f"{text!r} is neither milliseconds nor like 2025-01-31T12:00:00", param, ctx
+                )
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            time_ms = round(moment.timestamp() * 1000)
+        if time_ms < 0:
+            self.fail(f"{text!r} is before 1970", param, ctx)
+        return time_ms
 
 
 TIME: Final = TimeType()

@@ -69,7 +69,7 @@ def parse_time(text: str) -> int:
     """A time in ms from ISO 8601 or from ms since 1970; without a zone it is UTC.
 
     Raises:
-        OptionError: it is neither.
+        OptionError: it is neither, or before 1970: to brokers that is the end of a queue.
     """
     text = text.strip()
     if text.isascii() and text.isdigit() and len(text) < 16:
@@ -80,7 +80,10 @@ def parse_time(text: str) -> int:
         raise OptionError(f"{text[:40]!r} is no time: 2026-11-23T08:30, or ms since 1970") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    time_ms = round(moment.timestamp() * 1000)
+    if time_ms < 0:
+        raise OptionError(f"{text[:40]!r} is before 1970")
+    return time_ms
 
 
 def time_field(text: str) -> str:

@@ -426,8 +426,11 @@ class AdminService:
         topic, group = topic_of(request.topic), group_of(request.group)
         if not request.HasField("reset_timestamp"):
             raise StatusError(Code.BAD_REQUEST, "no reset_timestamp is given")
+        time_ms = ms_of(request.reset_timestamp)
+        if time_ms < 0:  # to brokers that is the end of a queue
+            raise StatusError(Code.BAD_REQUEST, f"the reset_timestamp {time_ms} ms is before 1970")
         header = ResetOffsetRequestHeader(
-            group=group, topic=topic, timestamp=ms_of(request.reset_timestamp), is_force=True
+            group=group, topic=topic, timestamp=time_ms, is_force=True
         )
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         for broker in await self._brokers(context, topic, code, header):

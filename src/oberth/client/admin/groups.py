@@ -8,7 +8,7 @@ from typing import Final
 
 from oberth.client.admin.base import QUERY_TIMEOUT_S, Silent, ask_each, change_each
 from oberth.client.admin.topics import TopicAdmin
-from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.errors import MQBrokerError, MQClientError, OptionError, RemotingError
 from oberth.formats import names
 from oberth.formats.message_id import decode_offset_message_id
 from oberth.formats.subscription_group import SubscriptionGroupConfig, SubscriptionGroups
@@ -401,7 +401,12 @@ class GroupAdmin(TopicAdmin):
 
         Returns:
             The new offsets.
+
+        Raises:
+            OptionError: a negative time that is not LATEST: brokers take each for the end.
         """
+        if timestamp_ms < 0 and timestamp_ms != LATEST:
+            raise OptionError(f"timestamp_ms {timestamp_ms}, allowed 0 and more, and LATEST")
         header = ResetOffsetRequestHeader(
             group=group,
             topic=topic,
