@@ -17,11 +17,15 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.broker.broker_config import read_configs
+from oberth.cli import cluster_failover
 from oberth.cli.brokers import replicated
-from oberth.cli.main import oberth
+from oberth.cli.main import main, oberth
+from oberth.client.admin import Admin
 from oberth.controller.controller import Controller
 from oberth.controller.controller_config import ControllerConfig
-from oberth.errors import OptionError
+from oberth.errors import OptionError, RemotingConnectError
+from oberth.remoting.bodies.controller import ReplicaIdentity, ReplicasInfo
+from oberth.testing.blocking import EmbeddedBroker
 
 
 async def test_the_controller_says_which_is_the_master(
@@ -134,6 +138,50 @@ def test_a_group_in_one_command_survives_a_failover_and_a_kill(tmp_path: Path) -
         up.process.terminate()
         up.process.communicate(timeout=BOUND_S)
     assert up.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({"broker-a": "192.0.2.1:1"}, "they name 192.0.2.1:1"),
+        ({}, "they name none"),
+        (None, "they do not answer: they are away"),
+    ],
+    ids=["old", "none", "away"],
+)
+def test_a_failover_that_name_servers_do_not_show_says_that_it_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    named: dict[str, str] | None,
+    why: str,
+) -> None:
+    target = ReplicaIdentity(broker_address="192.0.2.2:1", broker_id=2, alive=True)
+
+    async def controller(*_: Any) -> str:
+        return "192.0.2.3:1"
+
+    async def replicas(*_: Any) -> ReplicasInfo:
+        return ReplicasInfo(in_sync_replicas=[target], master_broker_id=1)
+
+    async def elect(*_: Any) -> int:
+        return 7
+
+    async def masters(*_: Any) -> dict[str, str]:
+        if named is None:
+            raise RemotingConnectError("they are away")
+        return named
+
+    monkeypatch.setattr(cluster_failover, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(cluster_failover, "_controller_of", controller)
+    monkeypatch.setattr(Admin, "replicas", replicas)
+    monkeypatch.setattr(Admin, "elect_master", elect)
+    monkeypatch.setattr(Admin, "masters", masters)
+    with EmbeddedBroker() as broker, pytest.raises(SystemExit) as ended:
+        main(["cluster", "failover", "broker-a", "-n", broker.namesrv_addr])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "broker-a: 192.0.2.2:1 was elected master, epoch 7" in said
+    assert why in said
 
 
 def test_what_replicas_are_called_and_where_they_lie() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -60,7 +61,7 @@ def failover(broker_name: str, to: int | None, dry_run: bool, namesrv: str, as_j
             shown["epoch"] = await admin.elect_master(
                 controller, group.cluster, broker_name, number
             )
-            await _wait(admin, broker_name, address)
+            await _wait(admin, broker_name, address, shown["epoch"])
         return shown
 
     shown = ask(namesrv, move)
@@ -101,7 +102,26 @@ def _target(found: ReplicasInfo, to: int | None) -> tuple[int, str] | None:
     return None
 
 
-async def _wait(admin: Admin, broker_name: str, address: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while (await admin.masters()).get(broker_name) != address:  # noqa: ASYNC110 - another's table
-            await asyncio.sleep(LOOK_S)
+async def _wait(admin: Admin, broker_name: str, address: str, epoch: int) -> None:
+    """Until the name servers name the new master; they may be away meanwhile.
+
+    Raises:
+        MQClientError: they do not in PATIENCE_S: it is the master all the same.
+    """
+    why = "they do not answer"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    named = (await admin.masters()).get(broker_name)
+                except OberthError as error:
+                    why = f"they do not answer: {error}"
+                else:
+                    if named == address:
+                        return
+                    why = f"they name {named or 'none'}"
+                await asyncio.sleep(LOOK_S)
+    raise MQClientError(
+        f"{broker_name}: {address} was elected master, epoch {epoch}, but the name servers do not "
+        f"name it after {PATIENCE_S:g} s; {why}"
+    )
