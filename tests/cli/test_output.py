@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
-from oberth.cli.output import write_result_file
+from oberth.cli.output import new_result_file, write_result_file
+from oberth.errors import StoreFullError
 
 Golden = Callable[[str], Any]
 
@@ -183,3 +184,23 @@ def test_the_error_of_a_result_names_its_file(
         write_result_file(str(path), "a result")
     assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(path))
     assert not list(tmp_path.iterdir())
+
+
+def _fail_within(path: Path, error: BaseException) -> None:
+    with new_result_file(str(path)) as file:
+        file.write(b"half")
+        raise error
+
+
+def test_half_a_result_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    for error, shown in (
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), StoreFullError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ):
+        with pytest.raises(shown):
+            _fail_within(path, error)
+        assert not list(tmp_path.iterdir())
+    with new_result_file(str(path)) as file:
+        file.write(b"all")
+    assert path.read_bytes() == b"all"

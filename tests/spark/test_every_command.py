@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.parquet
 import pytest
 from tests.rigs.described_json import check_described
 
@@ -102,3 +107,54 @@ def test_times_of_rows_have_a_zone(
         "n": "2026-01-01T00:00:00",
         "m": {"k": {"d": "2026-01-01"}},
     }
+
+
+STATEMENTS: Final = """
+create temporary view one_row as select 1 as n;
+select n from one_row;
+select 2 as n;
+"""
+
+
+@pytest.mark.spark
+def test_a_parquet_file_has_the_rows_of_one_statement(
+    spark: SparkSession,
+    golden_pristine: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of the last one took the place of all others without a word."""
+    root, path = str(golden_pristine("retry-5.5.0").root), tmp_path / "rows.parquet"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(STATEMENTS))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["spark", "sql", "--store", root, "--parquet", str(path)])
+    finally:
+        spark.catalog.dropTempView("one_row")
+    assert ended.value.code == 2
+    assert "takes the rows of one statement" in capsys.readouterr().err
+    assert pyarrow.parquet.read_table(path).to_pylist() == [{"n": 1}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.spark
+def test_half_a_parquet_file_is_none(
+    spark: SparkSession,
+    golden_pristine: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_half(table: Any, where: Any) -> None:
+        where.write(b"PAR1")
+        where.flush()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pyarrow.parquet, "write_table", write_half)
+    root, path = str(golden_pristine("retry-5.5.0").root), tmp_path / "rows.parquet"
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "sql", "--store", root, "--parquet", str(path), "select 1"])
+    assert ended.value.code == 2
+    assert f"{path}: no room" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

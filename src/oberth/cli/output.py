@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 import click
 
@@ -230,8 +230,34 @@ def _stream_to(there: os.stat_result) -> int:
     return 0
 
 
+@contextmanager
+def new_result_file(path: str) -> Iterator[BinaryIO]:
+    """A command's result as a new file, which is there when all of the result is on the disk.
+
+    Raises:
+        OSError: it cannot be written.
+        StoreFullError: the disk has no room for it.
+    """
+    from oberth.store.files import is_full, named  # most commands write none
+
+    try:
+        with _taking_the_place_of(path, None) as file:
+            yield file
+    except OSError as error:
+        if is_full(error):
+            raise StoreFullError(f"{path}: no room for the result") from error
+        raise named(error, path) from error
+
+
 def _replace(path: str, data: bytes, mode: int | None) -> None:
-    """Puts a file of these bytes in the place of another, under a name that nobody has first."""
+    """Puts a file of these bytes in the place of another."""
+    with _taking_the_place_of(path, mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def _taking_the_place_of(path: str, mode: int | None) -> Iterator[BinaryIO]:
+    """A file under a name that nobody has; behind the block it gets the one that is asked for."""
     from oberth.store.files import OsFileSystem  # most commands write none
 
     target = os.path.realpath(path)
@@ -240,14 +266,14 @@ def _replace(path: str, data: bytes, mode: int | None) -> None:
         with open(fresh, "xb") as file:
             if mode is not None:
                 os.chmod(fresh, mode)
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         OsFileSystem().rename(fresh, target)
     except BaseException as error:
         with suppress(OSError):
             os.remove(fresh)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno is not None:
             # Nobody asked for the fresh name.
             raise OSError(error.errno, error.strerror, path) from error
         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oberth.cli.output import OutputFile, fail, printable, say, write_table
+from oberth.cli.output import OutputFile, fail, new_result_file, printable, say, write_table
 from oberth.cli.spark_options import (
     absolute,
     check_source,
@@ -79,7 +79,7 @@ _HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit
     "--parquet",
     metavar="FILE",
     type=OutputFile(),
-    help="The rows into this new file; they must fit into memory.",
+    help="The rows of one statement into this new file; they must fit into memory.",
 )
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="At most N rows.")
 @click.option(
@@ -245,10 +245,23 @@ def _show_csv(frame: DataFrame) -> None:
 
 
 def _show_parquet(path: str, frame: DataFrame) -> None:
+    """The rows as a file that is not there before, or it is that of another statement.
+
+    Raises:
+        OptionError: it is there.
+        StoreFullError: the disk has no room for it.
+    """
     import pyarrow.parquet
 
+    from oberth.errors import OptionError
+
+    if not frame.columns:  # a statement that makes a view, for one that follows
+        return
+    if os.path.exists(path):
+        raise OptionError(f"{path}: exists already; --parquet takes the rows of one statement")
     table = frame.toArrow()
-    pyarrow.parquet.write_table(table, path)
+    with new_result_file(path) as file:
+        pyarrow.parquet.write_table(table, file)
     say(f"{table.num_rows} rows in {path}")
 
 
