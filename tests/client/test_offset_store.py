@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,51 @@ async def test_a_full_disk_leaves_the_file_as_it_is(
     again = LocalFileOffsetStore(path)
     await again.load()
     assert await again.read(ONE) == 5
+
+
+class SlowDisk:
+    """The first sync ends when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way, self.gate = threading.Event(), threading.Event()
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._sync)
+
+    def _sync(self, fd: int) -> None:
+        if not self.under_way.is_set():
+            self.under_way.set()
+            assert self.gate.wait(20)
+        self._fsync(fd)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_file_has_one_writer_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """They shared a temporary file: one took the other's away, and an older table could stay."""
+    disk = SlowDisk(monkeypatch)
+    store = LocalFileOffsetStore(tmp_path / "offsets.json")
+    store.table.update(ONE, 4, increase_only=True)
+    first = asyncio.create_task(store.persist([ONE]))
+    await asyncio.to_thread(disk.under_way.wait, 60)
+    waiting = asyncio.create_task(store.persist([ONE], wait=True))
+    store.table.update(TWO, 9, increase_only=True)
+    last = asyncio.create_task(store.persist([TWO], wait=True))
+    await store.persist([TWO])  # is for a later call
+    if is_cancelled:
+        first.cancel()
+        await asyncio.wait([first])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    disk.gate.set()
+    await asyncio.gather(waiting, last)
+    if not is_cancelled:
+        await first
+    again = LocalFileOffsetStore(store.path)
+    await again.load()
+    assert again.table.of_topic() == {ONE: 4, TWO: 9}
+    assert not store.path.with_suffix(".json.tmp").exists()
 
 
 @pytest.mark.parametrize("client_id", ["", "..", "a/b", "a\0b"])

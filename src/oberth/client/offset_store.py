@@ -195,6 +195,7 @@ class LocalFileOffsetStore:
     def __init__(self, path: Path) -> None:
         self.table = ConsumerOffsetTable()
         self.path = path
+        self._writing = asyncio.Lock()  # guards the file, and the one that takes its place
 
     async def load(self) -> None:
         """See ``OffsetStore``.
@@ -226,18 +227,30 @@ class LocalFileOffsetStore:
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         """See ``OffsetStore``; the file is always written completely."""
-        changed = self.table.take_dirty(queues)
-        if not changed:
+        if self._writing.locked() and not wait:
             return
-        data = ResetOffsetBody(offset_table=self.table.of_topic()).encode()
-        try:
-            await asyncio.to_thread(self._write_file, data)
-        except OSError as error:
-            for queue, _ in changed:
-                self.table.mark_dirty(queue)
-            _LOG.warning("%s: the offsets are not kept: %s", self.path, error)
-            if wait:
-                raise MQClientError(f"{self.path}: the offsets are not kept: {error}") from error
+        # Shielded: a thread goes on writing when its caller is cancelled, and keeps others out.
+        error = await asyncio.shield(asyncio.create_task(self._persist(list(queues))))
+        if error is not None and wait:
+            raise MQClientError(f"{self.path}: the offsets are not kept: {error}") from error
+
+    async def _persist(self, queues: list[MessageQueue]) -> OSError | None:
+        """Writes what changed, after who writes already; why it could not be."""
+        async with self._writing:
+            changed = self.table.take_dirty(queues)
+            if not changed:
+                return None
+            data = ResetOffsetBody(offset_table=self.table.of_topic()).encode()
+            try:
+                await asyncio.to_thread(self._write_file, data)
+            except BaseException as error:
+                for queue, _ in changed:
+                    self.table.mark_dirty(queue)
+                if not isinstance(error, OSError):
+                    raise
+                _LOG.warning("%s: the offsets are not kept: %s", self.path, error)
+                return error
+        return None
 
     def forget(self, queue: MessageQueue) -> None:
         """See ``OffsetStore``; nothing is forgotten, as nobody else keeps it."""
