@@ -236,13 +236,19 @@ class ClientInstance:
             del self.producers[producer.group]
         if consumer is not None and self.consumers.get(consumer.group) is consumer:
             del self.consumers[consumer.group]
-        if producer is not None or consumer is not None:
-            await self._unregister(
-                producer.group if producer else None, consumer.group if consumer else None
-            )
-        self._users -= 1
-        if self._users:
-            return
+        try:
+            if producer is not None or consumer is not None:
+                await self._unregister(
+                    producer.group if producer else None, consumer.group if consumer else None
+                )
+        finally:
+            # Also when this is cancelled: who leaves has no instance any more to try again with.
+            self._users -= 1
+            if not self._users:
+                await self._close()
+
+    async def _close(self) -> None:
+        """Nobody uses it any more; a cancellation does not keep its connections open."""
         self._closed = True
         known = self._instances.get(self._loop, {}).get(self._key)
         if known is not None and self in known:
@@ -252,8 +258,12 @@ class ClientInstance:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.remoting.aclose()
+
+        async def end() -> None:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.remoting.aclose()
+
+        await asyncio.shield(self._loop.create_task(end()))
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """A task that ends with the instance."""
