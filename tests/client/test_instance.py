@@ -74,3 +74,27 @@ async def test_an_end_that_is_cancelled_goes_on(
             await ending
         gate.set()
         await mq.wait_until(lambda: connections(mq) == 0)
+
+
+async def test_a_group_that_waits_holds_no_other_up(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a broker that hangs: the groups of a configuration got their queues one by one."""
+    gate = asyncio.Event()
+
+    async def slow() -> bool:
+        return await gate.wait()
+
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for topic in ("T", "U"):
+            await producer.send(Message(topic, b"x"))
+    async with (
+        PullConsumer("first", {"T": "*"}, namesrv_addr=mq.namesrv_addr) as first,
+        PullConsumer("second", {"T": "*"}, namesrv_addr=mq.namesrv_addr) as second,
+    ):
+        assert first.client_id == second.client_id
+        await mq.wait_until(lambda: len(second.assignment) == 4)
+        monkeypatch.setattr(first, "do_rebalance", slow)
+        second.subscribe("U")
+        await mq.wait_until(lambda: len(second.assignment) == 8)
+        gate.set()

@@ -43,7 +43,14 @@ from oberth.client.subscriptions import (
     build_subscription_data,
     check_subscriptions,
 )
-from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 from oberth.formats import names
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.bodies.clients import (
@@ -201,6 +208,8 @@ class GroupConsumer(ClientService):
         # The instance may be another's too and rebalance at any time, also while we still start.
         self._may_take = False
         self._rebalance_lock = asyncio.Lock()
+        # Brokers that did not answer: who hangs is waited for once in a round, not for each queue.
+        self._silent: set[str] = set()
         check_subscriptions(subscriptions)
         for topic, expression in (subscriptions or {}).items():
             self._subscribe(topic, expression)
@@ -415,6 +424,7 @@ class GroupConsumer(ClientService):
             if not self._may_take or self._instance is None or self._closing:
                 return True
             balanced = True
+            self._silent.clear()
             for topic in list(self._subscriptions):
                 balanced &= await self._rebalance_topic(topic)
             stale = [queue for queue in self.assigned if queue.topic not in self._subscriptions]
@@ -423,6 +433,8 @@ class GroupConsumer(ClientService):
             return balanced
 
     async def _rebalance_topic(self, topic: str) -> bool:
+        if self._closing:
+            return True  # topics before it may have taken long
         instance = self._running()
         queues = await instance.subscribe_queues(topic)
         if not queues:
@@ -500,19 +512,40 @@ class GroupConsumer(ClientService):
             new = [queue for queue in new if queue in locked]
         elif not alone:
             await asyncio.sleep(SETTLE_S)
+        by_broker: dict[str, list[MessageQueue]] = {}
         for queue in new:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        # Side by side, as one that hangs keeps none of the others' queues from us.
+        taken = await asyncio.gather(
+            *(self._take_each(some) for some in by_broker.values()), return_exceptions=True
+        )
+        for each in taken:
+            if isinstance(each, BaseException):
+                raise each
+            balanced &= each
+        if new:
+            self._assignment_changed()
+        return balanced
+
+    async def _take_each(self, queues: list[MessageQueue]) -> bool:
+        """Take queues of one broker; False: some are for the next round."""
+        all_taken = True
+        for queue in queues:
+            if queue.broker_name in self._silent:
+                return False
+            start: int | None = None
             try:
                 start = await self._start_offset(queue)
             except (MQBrokerError, MQClientError, RemotingError) as error:
                 _LOG.warning("%s: %s is not taken now: %s", self.group, queue, error)
-                balanced = False
-                continue
+                all_taken = False
+                if isinstance(error, RemotingTimeoutError | RemotingConnectError):
+                    self._silent.add(queue.broker_name)
             if self._closing or self._instance is None:
                 return True
-            self._take(queue, start)
-        if new:
-            self._assignment_changed()
-        return balanced
+            if start is not None:
+                self._take(queue, start)
+        return all_taken
 
     def _is_stuck(self, assigned: AssignedQueue, now_ms: int) -> bool:
         return assigned.process_queue.is_pull_expired(now_ms)

@@ -761,23 +761,24 @@ class ClientInstance:
             except TimeoutError:
                 pass
             self._rebalance_wanted.clear()
-            balanced = True
-            for consumer in list(self.consumers.values()):
-                try:
-                    balanced &= await consumer.do_rebalance()
-                except OberthError as error:
-                    balanced = False
-                    _LOG.warning(
-                        "the queues of group %s could not be assigned, it is tried again: %s",
-                        consumer.group,
-                        error,
-                    )
-                except Exception:  # noqa: BLE001 - strategies and rooms are the program's own code
-                    balanced = False
-                    _LOG.exception(
-                        "the queues of group %s could not be assigned, it is tried again",
-                        consumer.group,
-                    )
+            # Side by side: a broker that hangs holds its own groups up, not the others.
+            done = await asyncio.gather(*map(self._rebalance, list(self.consumers.values())))
+            balanced = all(done)
+
+    async def _rebalance(self, consumer: InnerConsumer) -> bool:
+        try:
+            return await consumer.do_rebalance()
+        except OberthError as error:
+            _LOG.warning(
+                "the queues of group %s could not be assigned, it is tried again: %s",
+                consumer.group,
+                error,
+            )
+        except Exception:  # noqa: BLE001 - strategies and rooms are the program's own code
+            _LOG.exception(
+                "the queues of group %s could not be assigned, it is tried again", consumer.group
+            )
+        return False
 
     async def _persist_offsets(self) -> None:
         for consumer in list(self.consumers.values()):

@@ -1,0 +1,76 @@
+"""Proves how queues become a member's: what one broker does is no matter of the others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from oberth.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
+from oberth.client.admin import Admin
+from oberth.client.instance import ClientInstance
+from oberth.remoting.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from oberth.remoting.code import RequestCode
+from oberth.testing.embedded_broker import EmbeddedBroker
+
+TOPICS = ("T", "U")
+
+
+@pytest.fixture
+async def other(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[EmbeddedBroker]:
+    """A second broker, with the same topics of eight queues each."""
+    fetch_route = ClientInstance.fetch_route
+    async with EmbeddedBroker({"brokerName": "broker-b"}) as other:
+
+        async def routed(
+            instance: ClientInstance, topic: str, timeout_s: float | None = None
+        ) -> TopicRouteData | None:
+            route = await fetch_route(instance, topic, timeout_s)
+            if route is not None and topic in TOPICS:
+                route.broker_datas.append(
+                    BrokerData(broker_addrs={MASTER_ID: other.address}, broker_name="broker-b")
+                )
+                route.queue_datas.append(
+                    QueueData(broker_name="broker-b", perm=6, read_queue_nums=8, write_queue_nums=8)
+                )
+            return route
+
+        monkeypatch.setattr(ClientInstance, "fetch_route", routed)
+        async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+            for topic in TOPICS:
+                for broker in (mq, other):
+                    await admin.create_topic(topic, broker_addr=broker.address)
+        yield other
+
+
+async def test_a_broker_that_hangs_is_waited_for_once(
+    mq: EmbeddedBroker, other: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was for each of its queues; neither the others' queues nor a shutdown came before."""
+    monkeypatch.setattr("oberth.client.pulling.OFFSET_TIMEOUT_S", 0.5)
+    dropped = mq.faults.drop([RequestCode.QUERY_CONSUMER_OFFSET], times=1000)
+    async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
+        for topic in TOPICS:
+            await producer.send(
+                Message(topic, b"x"), mq=MessageQueue(topic=topic, broker_name="broker-b")
+            )
+    rounds = 0
+
+    class Counting(PullConsumer):
+        async def do_rebalance(self) -> bool:
+            nonlocal rounds
+            rounds += 1
+            return await super().do_rebalance()
+
+    async with Counting(
+        "g", dict.fromkeys(TOPICS, "*"), namesrv_addr=mq.namesrv_addr,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:  # fmt: skip
+        topics: set[str] = set()
+        while len(topics) < len(TOPICS):
+            topics.update(message.topic for message in await consumer.poll())
+        assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
+    assert 0 < dropped.hits <= rounds
+    assert other.lag("g", "T") == 0
