@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from oberth.client import (
     LocalTransactionState,
     Message,
     MessageExt,
+    SendResult,
     TransactionProducer,
 )
 from oberth.errors import MQClientError
@@ -73,3 +76,85 @@ async def test_another_member_answers_the_check(mq: EmbeddedBroker) -> None:
         mq.clock.advance(minutes=1)
         await mq.wait_until(lambda: mq.bodies("T") == [b"later"])
     assert first.checked == []
+
+
+class Slow(Listener):
+    """Its local transactions wait for ``gate``, or shut their producer down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        self.ends: TransactionProducer | None = None
+
+    async def execute_local_transaction(self, msg: Message, arg: Any) -> LocalTransactionState:
+        self.started.set()
+        if self.ends is not None:
+            await self.ends.shutdown()
+        else:
+            await self.gate.wait()
+        return COMMIT
+
+
+async def test_a_shutdown_waits_for_local_transactions(mq: EmbeddedBroker) -> None:
+    """Who sent one was told that it was not done."""
+    listener = Slow()
+    producer = TransactionProducer(
+        "g", listener, namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=60_000
+    )
+    await producer.start()
+    sending = asyncio.create_task(producer.send_message_in_transaction(Message("T", b"x")))
+    await listener.started.wait()
+    ending = asyncio.create_task(producer.shutdown())
+    await asyncio.sleep(0)
+    listener.gate.set()
+    result = await sending
+    await ending
+    assert result.local_transaction_state is COMMIT
+    await mq.wait_until(lambda: mq.bodies("T") == [b"x"])
+
+
+async def test_a_local_transaction_that_outlives_its_producer_is_done_all_the_same(
+    mq: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Slow()
+    async with TransactionProducer("g", listener, namesrv_addr=mq.namesrv_addr) as producer:
+        sending = asyncio.create_task(producer.send_message_in_transaction(Message("T", b"x")))
+        await listener.started.wait()
+        producer.send_msg_timeout_ms = 1
+    listener.gate.set()
+    result = await sending
+    assert result.local_transaction_state is COMMIT
+    assert "could not be sent, the broker will ask about it" in caplog.text
+    assert mq.bodies("T") == []
+    with pytest.raises(MQClientError, match="not started"):
+        await producer.send_message_in_transaction(Message("T", b"y"))
+    assert listener.executed == []
+
+
+async def test_a_local_transaction_that_shuts_down_does_not_wait_for_itself(
+    mq: EmbeddedBroker,
+) -> None:
+    listener = Slow()
+    producer = listener.ends = TransactionProducer(
+        "g", listener, namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=60_000
+    )
+    await producer.start()
+    result = await asyncio.wait_for(producer.send_message_in_transaction(Message("T", b"x")), 30)
+    assert result.local_transaction_state is COMMIT
+
+
+async def test_an_id_that_is_none_does_not_undo_a_local_transaction(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Slow()
+    listener.gate.set()
+    async with TransactionProducer("g", listener, namesrv_addr=mq.namesrv_addr) as producer:
+        send = producer.send
+
+        async def garbled(msg: Message) -> SendResult:
+            return msgspec.structs.replace(await send(msg), offset_msg_id="none")
+
+        monkeypatch.setattr(producer, "send", garbled)
+        result = await producer.send_message_in_transaction(Message("T", b"x"))
+    assert result.local_transaction_state is COMMIT
+    assert "could not be sent, the broker will ask about it" in caplog.text

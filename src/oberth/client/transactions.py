@@ -118,11 +118,20 @@ class TransactionProducer(Producer):
         super().__init__(producer_group, namesrv_addr=namesrv_addr, config=config, **options)
         self.transaction_listener = transaction_listener
         self._checks: set[asyncio.Task[None]] = set()
+        # By the end of each transaction of ours who is at it.
+        self._transactions: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
 
     async def shutdown(self) -> None:
-        """See ``Producer``; checks at work are waited for."""
-        if self._checks:
-            await asyncio.wait(list(self._checks), timeout=self.send_msg_timeout_ms / 1000)
+        """See ``Producer``; local transactions and checks at work are waited for as long.
+
+        A local transaction that takes longer is finished all the same, and its verdict is for a
+        check to tell. Who calls this from one is not waited for.
+        """
+        own = asyncio.current_task()
+        ends = [end for end, task in self._transactions.items() if task is not own]
+        work = {*ends, *(check for check in self._checks if check is not own)}
+        if work:
+            await asyncio.wait(work, timeout=self.send_msg_timeout_ms / 1000)
         await super().shutdown()
 
     async def send_message_in_transaction(
@@ -130,13 +139,26 @@ class TransactionProducer(Producer):
     ) -> TransactionSendResult:
         """Send a half message, do the local transaction, tell the broker.
 
+        Once the local transaction is done its verdict is returned. The broker asks for it later
+        if it cannot be told, also when this producer has been shut down meanwhile.
+
         Raises:
-            MQClientError: a delayed message.
+            MQClientError: a delayed message, or the producer is not running.
             MQBrokerError, RemotingError: the half message was not stored; the local transaction
                 was not done.
         """
         if not msg.properties.keys().isdisjoint(_DELAYS):
             raise MQClientError("a message in a transaction cannot be delayed", MESSAGE_ILLEGAL)
+        self._instance_or_raise()
+        end: asyncio.Future[None] = self._loop.create_future()
+        self._transactions[end] = asyncio.current_task()
+        try:
+            return await self._transact(msg, arg)
+        finally:
+            del self._transactions[end]
+            end.set_result(None)
+
+    async def _transact(self, msg: Message, arg: Any) -> TransactionSendResult:
         msg.properties[p.TRANSACTION_PREPARED] = "true"
         msg.properties[p.PRODUCER_GROUP] = self.group
         sent = await self.send(msg)
@@ -160,20 +182,22 @@ class TransactionProducer(Producer):
     async def _end(
         self, msg: Message, sent: SendResult, state: LocalTransactionState, failure: str
     ) -> None:
-        instance = self._instance_or_raise()
-        place = decode_offset_message_id(sent.offset_msg_id or sent.msg_id)
-        header = EndTransactionRequestHeader(
-            topic=with_namespace(self._namespace, msg.topic),
-            producer_group=self.group,
-            tran_state_table_offset=sent.queue_offset,
-            commit_log_offset=place.commit_log_offset,
-            commit_or_rollback=state.value,
-            msg_id=sent.msg_id,
-            transaction_id=sent.transaction_id or None,
-            from_transaction_check=False,
-        )
+        """Tells the broker, if it can be told: the local transaction is done in any case."""
+        store_host = ""
         try:
-            addr = await instance.require_address(
+            place = decode_offset_message_id(sent.offset_msg_id or sent.msg_id)
+            store_host = place.broker_address
+            header = EndTransactionRequestHeader(
+                topic=with_namespace(self._namespace, msg.topic),
+                producer_group=self.group,
+                tran_state_table_offset=sent.queue_offset,
+                commit_log_offset=place.commit_log_offset,
+                commit_or_rollback=state.value,
+                msg_id=sent.msg_id,
+                transaction_id=sent.transaction_id or None,
+                from_transaction_check=False,
+            )
+            addr = await self._instance_or_raise().require_address(
                 queue_with_namespace(self._namespace, sent.message_queue)
             )
             await self._tell(addr, header, failure)
@@ -185,7 +209,7 @@ class TransactionProducer(Producer):
                 error,
             )
         if self._trace is not None:
-            self._trace_end(msg, addr_of(sent), sent.transaction_id, state, from_check=False)
+            self._trace_end(msg, store_host, sent.transaction_id, state, from_check=False)
 
     async def _tell(self, addr: str, header: EndTransactionRequestHeader, remark: str) -> None:
         request = create_request(RequestCode.END_TRANSACTION, header)
@@ -293,8 +317,3 @@ async def _call(function: Callable[..., Any], *arguments: Any) -> LocalTransacti
 
 
 _DELAYS: Final = frozenset({p.DELAY, p.TIMER_DELAY_MS, p.TIMER_DELAY_SEC, p.TIMER_DELIVER_MS})
-
-
-def addr_of(sent: SendResult) -> str:
-    """The address inside the broker's id of a message."""
-    return decode_offset_message_id(sent.offset_msg_id).broker_address
