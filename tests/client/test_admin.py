@@ -8,6 +8,8 @@ import pytest
 
 from oberth.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer
 from oberth.client.admin import LATEST, Admin
+from oberth.client.admin.base import Silent
+from oberth.client.admin.topics import ORDER_TOPIC_NAMESPACE
 from oberth.client.config import ClientConfig
 from oberth.errors import (
     IllegalNameError,
@@ -40,6 +42,20 @@ async def test_topics(mq: EmbeddedBroker) -> None:
             await admin.create_topic("no blanks")
         with pytest.raises(MQClientError, match="NoSuchCluster"):
             await admin.create_topic("T", cluster="NoSuchCluster")
+
+
+async def test_an_order_topic_has_no_queues_on_a_broker_that_is_away(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def masters(self: Admin, cluster: str | None = None) -> dict[str, str]:
+        return {"broker-a": mq.address, "broker-b": "127.0.0.1:1"}
+
+    monkeypatch.setattr(Admin, "masters", masters)
+    silent: Silent = {}
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        await admin.create_topic("T", order=True, silent=silent)
+        assert list(silent) == ["broker-b"]
+        assert await admin.get_kv_config(ORDER_TOPIC_NAMESPACE, "T") == "broker-a:8"
 
 
 async def test_groups_progress_and_reset(mq: EmbeddedBroker) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from oberth.client import Message, Producer, SendStatus, select_by_hash
 from oberth.client.admin import Admin
+from oberth.client.admin.topics import ORDER_TOPIC_NAMESPACE
 from oberth.client.batches import check_batch, split_batch
 from oberth.client.config import ClientConfig
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
 from oberth.errors import (
     MQBrokerError,
     MQClientError,
@@ -195,6 +196,41 @@ async def test_no_answer_is_a_timeout_and_may_have_been_stored(mq: EmbeddedBroke
             await producer.send(Message("T", b"x"), timeout_ms=200)
         await producer.send(Message("T", b"y"))
     assert mq.bodies("T") == [b"connects", b"x", b"y"]
+
+
+@pytest.mark.parametrize("kind", ["send", "batch", "send_async"])
+async def test_sends_pass_a_broker_that_no_route_knows_by(mq: EmbeddedBroker, kind: str) -> None:
+    """An order configuration names it: every second send failed at once."""
+    assert mq._namesrv is not None
+    mq._namesrv.config.order_message_enable = True
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        await admin.create_topic("T", order=True)
+        await admin.put_kv_config(ORDER_TOPIC_NAMESPACE, "T", "broker-a:8;broker-b:8")
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, send_latency_fault_enable=True
+    ) as producer:
+        queues = await producer.fetch_publish_message_queues("T")
+        assert {each.broker_name for each in queues} == {"broker-a", "broker-b"}
+        faults, producer._faults = producer._faults, None
+        assert faults is not None
+        info = await producer._publish_info("T")
+        for n in range(10):
+            # The turn is that of the one that is away.
+            info.next_index = 8 + n % 8
+            message = Message("T", b"x")
+            if kind == "send_async":
+                await (await producer.send_async(message))
+            else:
+                await producer.send(message if kind == "send" else [message])
+        assert len(mq.bodies("T")) == 10
+        producer._faults = faults
+        (absent, *_) = [each for each in queues if each.broker_name == "broker-b"]
+        for send in (producer.send, producer.send_oneway):
+            with pytest.raises(MQClientError, match="broker-b of T has no address") as caught:
+                await send(Message("T", b"x"), mq=absent)
+            assert caught.value.response_code == BROKER_NOT_EXIST
+        assert not faults.is_reachable("broker-b")
+        assert {producer._select_queue(info, None).broker_name for _ in queues} == {"broker-a"}
 
 
 async def test_an_attempt_may_have_a_shorter_timeout(mq: EmbeddedBroker) -> None:

@@ -28,7 +28,7 @@ from oberth.client.back_pressure import BackPressure
 from oberth.client.batches import split_batch
 from oberth.client.config import ClientConfig, client_config, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
-from oberth.client.instance import ClientInstance
+from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
 from oberth.client.members import ClientService
 from oberth.client.messages import Message, SendResult, SendStatus
 from oberth.client.namespace import queue_with_namespace, queue_without_namespace, with_namespace
@@ -373,7 +373,7 @@ class Producer(Preparing, BackPressure, ClientService):
                     outgoing, queue, attempt_s
                 )
                 result = await future
-            except (MQBrokerError, RemotingError) as error:
+            except (MQBrokerError, MQClientError, RemotingError) as error:
                 failure = error
                 if not is_send_retryable(error, self.retry_response_codes):
                     break
@@ -497,30 +497,34 @@ class Producer(Preparing, BackPressure, ClientService):
             MQClientError: the broker is not in the route.
         """
         instance = self._instance_or_raise()
+        begin = self._loop.time()
         addr = instance.master_address(queue.broker_name)
         if addr is None:
-            addr = await instance.require_address(queue)
+            try:
+                addr = await instance.require_address(queue)
+            except MQClientError as error:
+                if error.response_code == BROKER_NOT_EXIST:
+                    self._note_unreachable(queue.broker_name, begin)
+                raise
         if self.config.vip_channel_enabled:
             addr = fast_address(addr)
         channel = instance.remoting.channel_nowait(addr)
         if channel is None:
-            begin = self._loop.time()
             try:
                 channel = await instance.remoting.channel(addr)
             except RemotingError:
                 instance.doubt_route(queue.topic)
-                if self._faults is not None:
-                    now = self._loop.time()
-                    self._faults.update(
-                        queue.broker_name,
-                        (now - begin) * 1000,
-                        now * 1000,
-                        failed=True,
-                        reachable=False,
-                    )
+                self._note_unreachable(queue.broker_name, begin)
                 raise
-            timeout_s = max(timeout_s - (self._loop.time() - begin), 0.001)
+        timeout_s = max(timeout_s - (self._loop.time() - begin), 0.001)
         return self._write(outgoing, queue, addr, channel, timeout_s, retries)
+
+    def _note_unreachable(self, broker_name: str, begin: float) -> None:
+        if self._faults is not None:
+            now = self._loop.time()
+            self._faults.update(
+                broker_name, (now - begin) * 1000, now * 1000, failed=True, reachable=False
+            )
 
     def _write(
         self,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from oberth.client.instance import BROKER_NOT_EXIST
 from oberth.errors import (
     LocalProtocolError,
     MQBrokerError,
+    MQClientError,
     RemotingConnectError,
     RemotingError,
     RemotingTooMuchRequestError,
@@ -101,10 +103,13 @@ def rest_after_try(number: int) -> float:
 def is_send_retryable(error: Exception, response_codes: frozenset[int]) -> bool:
     """Whether a send that failed so may be tried on another broker.
 
-    A time-out is: whether the message was stored is not known, so it may be stored twice.
+    A time-out is: whether the message was stored is not known, so it may be stored twice. So is a
+    broker that no route knows: an order configuration names it also while it is away.
     """
     if isinstance(error, MQBrokerError):
         return error.response_code in response_codes
+    if isinstance(error, MQClientError):
+        return error.response_code == BROKER_NOT_EXIST
     if isinstance(error, RemotingTooMuchRequestError | LocalProtocolError):
         return False
     return isinstance(error, RemotingError)

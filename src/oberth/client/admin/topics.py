@@ -90,7 +90,8 @@ class TopicAdmin(AdminBase):
             read_queue_nums: queues that consumers see, if that is another number.
             write_queue_nums: queues that producers see, if that is another number.
             perm: 4 read + 2 write.
-            order: an order topic; the name servers are told its queues.
+            order: an order topic; the name servers are told its queues, without those of brokers
+                that do not answer.
             attributes: ``message.type``, ``cleanup.policy``, ``queue.type``, …; brokers from 5.0
                 on.
             unit: a topic of a unit.
@@ -123,7 +124,11 @@ class TopicAdmin(AdminBase):
 
         await change_each(masters, make, silent)
         if order and not broker_addr:
-            text = ";".join(f"{name}:{header.write_queue_nums}" for name in masters)
+            text = ";".join(
+                f"{name}:{header.write_queue_nums}"
+                for name in masters
+                if name not in (silent or {})
+            )
             await self.put_kv_config(ORDER_TOPIC_NAMESPACE, topic, text)
 
     async def put_order_config(self, topic: str) -> None:
