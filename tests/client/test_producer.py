@@ -198,6 +198,34 @@ async def test_no_answer_is_a_timeout_and_may_have_been_stored(mq: EmbeddedBroke
     assert mq.bodies("T") == [b"connects", b"x", b"y"]
 
 
+async def test_send_async_ends_when_its_caller_says(mq: EmbeddedBroker) -> None:
+    """It was tried again until `send_msg_timeout_ms` was over, and never after it."""
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr)
+    async with Producer("g", config=config, send_msg_timeout_ms=100_000) as producer:
+        await producer.send(Message("T", b"connects"))
+        dropped = mq.faults.drop(times=3)
+        with pytest.raises(RemotingTimeoutError):
+            await asyncio.wait_for(await producer.send_async(Message("T", b"x"), timeout_ms=50), 30)
+        assert dropped.hits == 1
+        mq.faults.clear()
+        producer.send_msg_timeout_ms = 1
+        dropped = mq.faults.drop()
+        future = await producer.send_async(Message("T", b"y"), timeout_ms=100_000)
+        await mq.wait_until(lambda: dropped.hits == 1)
+        server = mq.broker.server
+        assert server is not None
+        for channel in list(server.channels):
+            channel.abort()
+        await future
+        # An attempt may have a shorter one, here as well.
+        producer.send_msg_max_timeout_per_request_ms = 500
+        dropped = mq.faults.drop()
+        await (await producer.send_async(Message("T", b"z"), timeout_ms=100_000))
+        assert dropped.hits == 1
+    # Once each; or more often, where an answer took as long as that.
+    assert set(mq.bodies("T")) == {b"connects", b"y", b"z"}
+
+
 @pytest.mark.parametrize("kind", ["send", "batch", "send_async"])
 async def test_sends_pass_a_broker_that_no_route_knows_by(mq: EmbeddedBroker, kind: str) -> None:
     """An order configuration names it: every second send failed at once."""

@@ -86,6 +86,7 @@ class _PendingSend(msgspec.Struct):
     future: asyncio.Future[SendResult]
     started: float
     retries: int
+    deadline: float  # of all attempts, as the loop counts
 
     def __call__(self, response: RemotingCommand | None, error: Exception | None) -> None:
         producer = self.producer
@@ -475,7 +476,12 @@ class Producer(Preparing, BackPressure, ClientService):
         )
 
     def _post_nowait(
-        self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        timeout_s: float,
+        retries: int = 0,
+        deadline: float = 0.0,
     ) -> asyncio.Future[SendResult] | None:
         """``_post`` when the connection stands, as it nearly always does."""
         instance = self._instance
@@ -485,12 +491,24 @@ class Producer(Preparing, BackPressure, ClientService):
         channel = None if addr is None else instance.remoting.channel_nowait(addr)
         if addr is None or channel is None:
             return None
-        return self._write(outgoing, queue, addr, channel, timeout_s, retries)
+        return self._write(outgoing, queue, addr, channel, timeout_s, retries, deadline)
 
     async def _post(
-        self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float, retries: int = 0
+        self,
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        timeout_s: float,
+        retries: int = 0,
+        deadline: float = 0.0,
     ) -> asyncio.Future[SendResult]:
         """Write one attempt; the future gives its outcome.
+
+        Args:
+            outgoing: what to send.
+            queue: where to.
+            timeout_s: of this attempt.
+            retries: further attempts after it.
+            deadline: of them, as the loop counts.
 
         Raises:
             RemotingConnectError, RemotingTooMuchRequestError: nothing was sent.
@@ -517,7 +535,7 @@ class Producer(Preparing, BackPressure, ClientService):
                 self._note_unreachable(queue.broker_name, begin)
                 raise
         timeout_s = max(timeout_s - (self._loop.time() - begin), 0.001)
-        return self._write(outgoing, queue, addr, channel, timeout_s, retries)
+        return self._write(outgoing, queue, addr, channel, timeout_s, retries, deadline)
 
     def _note_unreachable(self, broker_name: str, begin: float) -> None:
         if self._faults is not None:
@@ -534,14 +552,15 @@ class Producer(Preparing, BackPressure, ClientService):
         channel: Channel,
         timeout_s: float,
         retries: int,
-        future: asyncio.Future[SendResult] | None = None,
+        deadline: float,
     ) -> asyncio.Future[SendResult]:
         loop = self._loop
-        if future is None:
-            future = loop.create_future()
+        future: asyncio.Future[SendResult] = loop.create_future()
         started = loop.time()
         born_ms = outgoing.born_ms
-        pending = _PendingSend(self, outgoing, queue, addr, channel, future, started, retries)
+        pending = _PendingSend(
+            self, outgoing, queue, addr, channel, future, started, retries, deadline
+        )
         template = self._template(queue, outgoing.code)
         instance = self._instance
         assert instance is not None
@@ -593,7 +612,7 @@ class Producer(Preparing, BackPressure, ClientService):
 
         Returns as soon as the message is handed to the connection, and not before there is room
         for it: that is the back pressure. Broken connections and time-outs are retried on other
-        brokers; answers of a broker are not.
+        brokers, as long as ``timeout_ms`` allows for all attempts; answers of a broker are not.
         """
         instance = self._instance_or_raise()
         timeout_s = (self.send_msg_timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -601,7 +620,7 @@ class Producer(Preparing, BackPressure, ClientService):
         if not self._has_room(len(outgoing.body)):
             await self._wait_room(len(outgoing.body), timeout_s)
         queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
-        retries = 0
+        retries, deadline = 0, 0.0
         if queue is None:
             info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
                 outgoing.topic
@@ -609,27 +628,29 @@ class Producer(Preparing, BackPressure, ClientService):
             queue = self._choose(info, outgoing, selector, arg)
             if queue is None:
                 retries = self.retry_times_when_send_async_failed
+                deadline = self._loop.time() + timeout_s
+                timeout_s = self._attempt_timeout_s(timeout_s)
                 queue = self._select_queue(info, None)
         try:
-            return self._post_nowait(outgoing, queue, timeout_s, retries) or await self._post(
-                outgoing, queue, timeout_s, retries
-            )
+            return self._post_nowait(
+                outgoing, queue, timeout_s, retries, deadline
+            ) or await self._post(outgoing, queue, timeout_s, retries, deadline)
         except (RemotingError, MQClientError) as error:
             future: asyncio.Future[SendResult] = self._loop.create_future()
             if retries and is_async_send_retryable(error):
-                self._start_retry(outgoing, queue, retries, future, error, timeout_s)
+                self._start_retry(outgoing, queue, retries, future, error, deadline)
             else:
                 future.set_exception(error)
             return future
 
     def _retry_async(self, pending: _PendingSend, error: Exception) -> None:
-        rest_s = self.send_msg_timeout_ms / 1000 - (self._loop.time() - pending.started)
-        if rest_s <= 0 or self._instance is None:
+        if self._loop.time() >= pending.deadline or self._instance is None:
             pending.future.set_exception(error)
             return
         self._start_retry(
-            pending.outgoing, pending.queue, pending.retries, pending.future, error, rest_s
-        )
+            pending.outgoing, pending.queue, pending.retries, pending.future, error,
+            pending.deadline,
+        )  # fmt: skip
 
     def _start_retry(
         self,
@@ -638,10 +659,10 @@ class Producer(Preparing, BackPressure, ClientService):
         retries: int,
         future: asyncio.Future[SendResult],
         error: Exception,
-        rest_s: float,
+        deadline: float,
     ) -> None:
         task = self._loop.create_task(
-            self._retry(outgoing, queue.broker_name, retries, future, error, rest_s)
+            self._retry(outgoing, queue.broker_name, retries, future, error, deadline)
         )
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
@@ -653,9 +674,8 @@ class Producer(Preparing, BackPressure, ClientService):
         retries: int,
         future: asyncio.Future[SendResult],
         failure: Exception,
-        rest_s: float,
+        deadline: float,
     ) -> None:
-        deadline = self._loop.time() + rest_s
         while retries and not future.done():
             retries -= 1
             rest_s = deadline - self._loop.time()
@@ -666,7 +686,7 @@ class Producer(Preparing, BackPressure, ClientService):
                 info = await self._publish_info(outgoing.topic)
                 queue = self._select_queue(info, last_broker)
                 last_broker = queue.broker_name
-                result = await (await self._post(outgoing, queue, rest_s))
+                result = await (await self._post(outgoing, queue, self._attempt_timeout_s(rest_s)))
             except asyncio.CancelledError:
                 future.cancel()
                 raise
