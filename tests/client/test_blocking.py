@@ -93,6 +93,30 @@ def test_loops_and_polls() -> None:
             assert admin.topic_list("DefaultCluster").count("T") == 1
 
 
+def test_what_a_loop_over_a_consumer_that_is_asked_leaves_comes_next() -> None:
+    with EmbeddedBroker() as mq:
+        with blocking.Producer(
+            "p", namesrv_addr=mq.namesrv_addr, default_topic_queue_nums=1
+        ) as producer:
+            for n in range(5):
+                producer.send(Message("T", b"%d" % n))
+        with blocking.PullConsumer(
+            "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST
+        ) as consumer:
+            taken = []
+            for message in consumer:
+                taken.append(message.body)
+                if message.body == b"2":
+                    break
+            for message in consumer:
+                taken.append(message.body)
+                if message.body == b"3":
+                    break
+            taken += [message.body for message in consumer.poll(5000)]
+        assert taken == [b"0", b"1", b"2", b"2", b"3", b"3", b"4"]
+        assert mq.lag("g", "T") == 0
+
+
 @pytest.mark.parametrize("when", ["before", "during", "thread ended"])
 def test_a_shutdown_waits_for_no_loop_that_its_thread_has_left(
     when: str, caplog: pytest.LogCaptureFixture

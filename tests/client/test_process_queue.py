@@ -59,6 +59,45 @@ def test_put_back_keeps_the_order() -> None:
     assert [each.queue_offset for each in queue.take(4)] == [0, 1, 2, 3]
 
 
+def test_what_is_lent_is_not_done() -> None:
+    queue = ProcessQueue(0, 0)
+    pulled = [message(n) for n in range(8)]
+    queue.put(pulled, 8)
+    for part in (pulled[:3], pulled[3:6]):
+        queue.remove(queue.take(3))
+        queue.lend(part)
+    assert (queue.count, queue.consuming, queue.first_undone) == (2, 0, 0)
+    queue.settle(pulled[0])
+    assert queue.first_undone == 1
+    queue.take_back(pulled[3:6])
+    queue.take_back(pulled[:3])  # the first of them is done
+    assert (queue.count, queue.size, queue.first_undone) == (7, 700, 1)
+    assert list(queue.messages) == [each.queue_offset for each in queue.pending]
+    taken = queue.take(7)
+    assert taken == pulled[1:]
+    queue.remove(taken)
+    assert queue.first_undone is None
+
+
+def test_what_is_lent_of_an_end_that_is_lost_says_nothing() -> None:
+    queue = ProcessQueue(0, 0)
+    old, new = [message(n) for n in range(4)], [message(n) for n in range(2, 4)]
+    queue.put(old, 4)
+    queue.remove(queue.take(4))
+    queue.lend(old)
+    queue.end_at(2)
+    queue.put(new, 4)
+    queue.remove(queue.take(2))
+    queue.lend(new)
+    for each in old:
+        queue.settle(each)
+    assert queue.first_undone == 2
+    queue.take_back(old)
+    assert not queue.pending
+    queue.take_back(new)
+    assert list(queue.pending) == new
+
+
 def test_nothing_found_still_makes_progress() -> None:
     queue = ProcessQueue(7, 0)
     assert queue.commit_offset == -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from oberth.client import (
     ClientConfig,
     ConsumeFromWhere,
     Message,
+    MessageExt,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -172,6 +173,152 @@ async def test_iteration_commits_what_is_done(mq: EmbeddedBroker) -> None:
     # The message in hand when the loop was left is not done.
     assert mq.lag("g", "T") == 1
     assert mq.offsets("g", "T")[taken[-1].queue_id] == taken[-1].queue_offset
+
+
+async def fill_one_queue(mq: EmbeddedBroker, count: int) -> list[bytes]:
+    bodies = [b"%d" % n for n in range(count)]
+    async with Producer("p", namesrv_addr=mq.namesrv_addr, default_topic_queue_nums=1) as producer:
+        for body in bodies:
+            await producer.send(Message("T", body))
+    return bodies
+
+
+def looper(mq: EmbeddedBroker, batch_size: int = 32) -> PullConsumer:
+    """One that commits whenever it asks for more."""
+    return PullConsumer(
+        "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+        auto_commit_interval_ms=0, pull_batch_size=batch_size,
+    )  # fmt: skip
+
+
+async def loop_over(consumer: PullConsumer, count: int) -> list[bytes]:
+    taken: list[bytes] = []
+    async for message in consumer:
+        taken.append(message.body)
+        if len(taken) == count:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("then", ["loop", "poll", "both"])
+async def test_what_a_loop_leaves_comes_next(mq: EmbeddedBroker, then: str) -> None:
+    """The rest of its batch was lost, and committed by whoever asked next."""
+    bodies = await fill_one_queue(mq, 40)
+    async with looper(mq) as consumer:
+        assert await loop_over(consumer, 1) == bodies[:1]
+        if then == "poll":
+            assert await take(consumer, 40) == bodies
+        else:
+            assert await loop_over(consumer, 5) == bodies[:5]
+            await consumer.commit()
+            assert mq.offsets("g", "T") == {0: 4}
+            if then == "both":
+                assert await take(consumer, 36) == bodies[4:]
+            else:
+                assert await loop_over(consumer, 36) == bodies[4:]
+    assert mq.lag("g", "T") == (1 if then == "loop" else 0)
+
+
+async def test_what_a_loop_leaves_that_failed_comes_next(mq: EmbeddedBroker) -> None:
+    bodies = await fill_one_queue(mq, 8)
+    async with looper(mq) as consumer:
+
+        async def fail() -> None:
+            async for message in consumer:
+                assert 3 // (3 - int(message.body)) > 0
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert await take(consumer, 5) == bodies[3:]
+
+
+async def test_of_loops_side_by_side_the_first_message_in_hand_is_committed(
+    mq: EmbeddedBroker,
+) -> None:
+    """It was what the last of them had got."""
+    await fill_one_queue(mq, 12)
+    async with looper(mq, batch_size=4) as consumer:
+        one, other = aiter(consumer), aiter(consumer)
+
+        async def step(loop: AsyncIterator[MessageExt]) -> int:
+            return (await anext(loop)).queue_offset
+
+        assert [await step(one), await step(other)] == [0, 4]
+        assert [await step(other) for _ in range(5)] == [5, 6, 7, 8, 9]
+        await consumer.commit()
+        assert mq.offsets("g", "T").get(0, 0) == 0
+        assert [await step(one) for _ in range(3)] == [1, 2, 3]
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 3}
+        del one
+        assert [each.queue_offset for each in await consumer.poll()] == [3]
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 9}
+        # Left in the wrong order, they come in the right one.
+        (queue,) = consumer.assignment
+        await consumer.seek(queue, 0)
+        third: Any = aiter(consumer)
+        one = aiter(consumer)
+        assert [await step(third), await step(one)] == [0, 4]
+        del one
+        await third.aclose()
+        assert await take(consumer, 12) == [b"%d" % n for n in range(12)]
+        with pytest.raises(StopAsyncIteration):
+            await anext(third)
+        # What is gone out of a queue that was reset does not hold its offset back.
+        await consumer.seek(queue, 0)
+        assert await step(other) == 10
+        assert await step(other) == 11
+        assert await step(other) == 0
+        consumer.pause([queue])
+        await consumer.reset_offsets("T", {queue: 6})
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 6}
+
+
+async def test_a_loop_ends_with_its_consumer(mq: EmbeddedBroker) -> None:
+    await fill_one_queue(mq, 8)
+    taken = 0
+    async with looper(mq) as consumer:
+        async for _ in consumer:
+            taken += 1
+            if taken == 3:
+                await consumer.shutdown()
+    assert taken == 3
+    assert mq.offsets("g", "T") == {0: 2}
+
+
+@pytest.mark.parametrize(("change", "offset"), [("shutdown", 2), ("reset", 6)])
+async def test_a_commit_meanwhile_does_not_undo_a_shutdown_or_a_reset(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, change: str, offset: int
+) -> None:
+    """Whatever a loop has in hand."""
+    under_way, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(instance: ClientInstance, group: str, queue: MessageQueue, offset: int) -> None:
+        under_way.set()
+        await gate.wait()
+        await update_consumer_offset(instance, group, queue, offset)
+
+    monkeypatch.setattr(group_consumer, "update_consumer_offset", slow)
+    await fill_one_queue(mq, 8)
+    async with looper(mq) as consumer:
+        consumer.auto_commit_interval_ms = consumer._next_commit_ms = 1 << 60
+        messages = aiter(consumer)
+        assert [(await anext(messages)).queue_offset for _ in range(3)] == [0, 1, 2]
+        (queue,) = consumer.assignment
+        consumer.pause([queue])
+        changing = asyncio.create_task(
+            consumer.shutdown()
+            if change == "shutdown"
+            else consumer.reset_offsets("T", {queue: offset})
+        )
+        await under_way.wait()
+        await consumer.commit(wait=False)
+        assert list(consumer.consumer_status("T").values()) == [offset]
+        gate.set()
+        await changing
+    assert mq.offsets("g", "T") == {0: offset}
 
 
 class Moved:

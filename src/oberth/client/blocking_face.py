@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from oberth.client.consume_service import CALLER, MessageIterator
+from oberth.client.consume_service import CALLER
 from oberth.errors import MQClientError
 from oberth.remoting.aio.loop import loop_factory
 
@@ -207,8 +207,9 @@ def _iterate(self: Any) -> Iterator[Any]:
                 return
             yield item
     finally:
-        # What a push consumer's loop has in hand is waited for no longer.
-        if isinstance(iterator, MessageIterator) and self._pid == os.getpid():
+        # What a push consumer's loop has in hand is waited for no longer, and what that of a
+        # consumer that is asked has comes again.
+        if hasattr(iterator, "leave") and self._pid == os.getpid():
             LOOP.post(iterator.leave)
 
 

@@ -9,6 +9,7 @@ be handed out or committed.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -24,11 +25,12 @@ PULL_MAX_IDLE_MS: Final = 120_000
 
 
 class ProcessQueue:
-    """One queue of a push consumer.
+    """One queue of a push consumer, or of one that is asked.
 
     Attributes:
         messages: by queue offset, ascending: pulled and not done.
         pending: those that no listener has yet; orderly consumers take from its head.
+        lent: by queue offset: what loops of the program have; neither held nor done.
         size: bytes of the records in ``messages``.
         next_offset: of the next pull.
         dropped: whether the queue went to another member.
@@ -47,6 +49,7 @@ class ProcessQueue:
         "last_consume_ms",
         "last_lock_ms",
         "last_pull_ms",
+        "lent",
         "locked",
         "messages",
         "next_offset",
@@ -59,6 +62,7 @@ class ProcessQueue:
     def __init__(self, next_offset: int, now_ms: int) -> None:
         self.messages: dict[int, MessageExt] = {}
         self.pending: deque[MessageExt] = deque()
+        self.lent: dict[int, MessageExt] = {}
         self.size = 0
         self.next_offset = next_offset
         self._end_offset = -1
@@ -113,6 +117,7 @@ class ProcessQueue:
         self.pending = deque(each for each in self.pending if each.queue_offset < offset)
         for each in [each for each in self.messages if each >= offset]:
             self.size -= self.messages.pop(each).store_size
+        self.lent = {at: each for at, each in self.lent.items() if at < offset}
         self._end_offset = min(self._end_offset, offset)
 
     def take(self, count: int) -> list[MessageExt]:
@@ -134,6 +139,32 @@ class ProcessQueue:
             if held.pop(message.queue_offset, None) is not None:
                 self.size -= message.store_size
             self.consuming -= 1
+
+    def lend(self, messages: Iterable[MessageExt]) -> None:
+        """Messages that were removed are not done yet: a loop of the program has them."""
+        self.lent.update((each.queue_offset, each) for each in messages)
+
+    def settle(self, message: MessageExt) -> None:
+        """A message that was lent is done."""
+        # Where the queue ended meanwhile another one may be lent at its offset.
+        if self.lent.get(message.queue_offset) is message:
+            del self.lent[message.queue_offset]
+
+    def take_back(self, messages: Iterable[MessageExt]) -> None:
+        """Messages that were lent and are not done wait again, each in its place."""
+        for each in messages:
+            if self.lent.get(each.queue_offset) is each:
+                del self.lent[each.queue_offset]
+                self.messages[each.queue_offset] = each
+                self.pending.append(each)
+                self.size += each.store_size
+        self.messages = dict(sorted(self.messages.items()))
+        self.pending = deque(sorted(self.pending, key=lambda each: each.queue_offset))
+
+    @property
+    def first_undone(self) -> int | None:
+        """The smallest offset that is held or lent; None: there is none."""
+        return min((*itertools.islice(self.messages, 1), *self.lent), default=None)
 
     @property
     def commit_offset(self) -> int:

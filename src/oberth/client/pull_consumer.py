@@ -8,7 +8,8 @@
 ``subscribe`` shares the queues with the other members of the group; ``assign`` takes just the given
 ones. Messages are fetched ahead. What ``poll`` gave out is committed by the next ``poll`` when it
 is due (``auto_commit``), or by ``commit``. Of a queue that goes to another member the latter gets
-again what the last ``poll`` gave out. RocketMQ: DefaultLitePullConsumer.
+again what the last ``poll`` gave out. ``async for`` gives messages out one by one: each is done
+when its loop asks for the next one. RocketMQ: DefaultLitePullConsumer.
 """
 
 from __future__ import annotations
@@ -123,10 +124,14 @@ class PullConsumer(GroupConsumer):
         self._ready: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._paused: set[MessageQueue] = set()
-        self._given: AssignedQueue | None = None  # whose messages were given out last
-        # Of each of our queues the next offset after what was given out, and after what is done.
+        # Of each of our queues the next offset after what was given out, and the first offset that
+        # ``poll`` gave out and that is not done. What loops have is in the process queue.
         self._handed_out: dict[MessageQueue, int] = {}
-        self._done: dict[MessageQueue, int] = {}
+        self._polled: dict[MessageQueue, int] = {}
+        # What loops had when they ended. They may end in any thread, and wherever garbage is
+        # collected, so nothing is done with it until somebody asks for messages.
+        self._left: deque[tuple[AssignedQueue, deque[MessageExt]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._manual: dict[MessageQueue, SubscriptionData] = {}
         self._next_commit_ms = 0
 
@@ -136,26 +141,31 @@ class PullConsumer(GroupConsumer):
         """Join the group; fetching starts as soon as queues are ours."""
         if self._instance is None:
             instance = await self._join()
+            self._loop = asyncio.get_running_loop()
             self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
             self._take_queues()
 
     async def shutdown(self) -> None:
-        """Leave the group; with ``auto_commit``, what was given out is committed."""
+        """Leave the group; with ``auto_commit``, what was given out is committed.
+
+        What an ``async for`` has in hand comes again.
+        """
         if self._instance is None:
             return
         self._closing = True
         self._arrived.set()
         async with self._rebalance_lock:
+            queues = self._note_given_out() if self.auto_commit else []
             for assigned in self.assigned.values():
                 assigned.process_queue.drop()
                 self._stop_queue(assigned)
-            if self.auto_commit:
-                with contextlib.suppress(OberthError):
-                    await self.commit()
+            with contextlib.suppress(OberthError):
+                await self._store().persist(queues, wait=True)
             self.assigned.clear()
             self._ready.clear()
+            self._left.clear()
             self._handed_out.clear()
-            self._done.clear()
+            self._polled.clear()
         await self._leave()
 
     # Assignment
@@ -232,7 +242,7 @@ class PullConsumer(GroupConsumer):
         for queue in queues:
             self._note_progress(self.assigned[queue])
             self._handed_out.pop(queue, None)
-            self._done.pop(queue, None)
+            self._polled.pop(queue, None)
         return await super()._revoke(queues)
 
     async def _restart_at(
@@ -241,7 +251,7 @@ class PullConsumer(GroupConsumer):
         """See ``GroupConsumer``; what was given out before says nothing any more."""
         for queue, offset in offsets.items():
             if queue in self.assigned:
-                self._handed_out[queue] = self._done[queue] = offset
+                self._begin_at(queue, offset)
         await super()._restart_at(offsets, undone_from=undone_from)
 
     async def _fetch(self, assigned: AssignedQueue) -> None:
@@ -300,7 +310,7 @@ class PullConsumer(GroupConsumer):
                 )  # fmt: skip
                 # Else what comes at offsets that were there before would count as a repeat.
                 process_queue.end_at(result.next_begin_offset)
-                for offsets in (self._handed_out, self._done):
+                for offsets in (self._handed_out, self._polled):
                     if queue in offsets:
                         offsets[queue] = min(offsets[queue], result.next_begin_offset)
             if result.messages:
@@ -318,32 +328,45 @@ class PullConsumer(GroupConsumer):
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """The next messages of one queue; none when there are none in time.
 
-        What was given out before counts as done.
+        What ``poll`` gave out before counts as done.
 
         Raises:
             MQClientError: not started, or shut down.
         """
+        given = await self._next_batch(timeout_ms)
+        if given is None:
+            return []
+        assigned, messages = given
+        first = messages[0].queue_offset
+        self._polled[assigned.queue] = min(first, self._polled.get(assigned.queue, first))
+        return messages
+
+    async def _next_batch(
+        self, timeout_ms: int | None = None
+    ) -> tuple[AssignedQueue, list[MessageExt]] | None:
         instance = self._running()
-        self._done.update(self._handed_out)
+        self._polled.clear()
         if self.auto_commit and instance.now_ms() >= self._next_commit_ms:
             self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
             await self.commit(wait=False)
         timeout_s = (self.poll_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        messages = self._take_ready()
-        if messages or timeout_s <= 0:
-            return messages
+        given = self._take_ready()
+        if given is not None or timeout_s <= 0:
+            return given
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._arrived.clear()
                     await self._arrived.wait()
-                    messages = self._take_ready()
-                    if messages or self._closing:
-                        return messages
+                    given = self._take_ready()
+                    if given is not None or self._closing:
+                        return given
         except TimeoutError:
-            return []
+            return None
 
-    def _take_ready(self) -> list[MessageExt]:
+    def _take_ready(self) -> tuple[AssignedQueue, list[MessageExt]] | None:
+        while self._left:
+            self._take_back(*self._left.popleft())
         for _ in range(len(self._ready)):
             assigned = self._ready.popleft()
             assigned.in_ready = False
@@ -360,26 +383,40 @@ class PullConsumer(GroupConsumer):
                 assigned.in_ready = True
                 self._ready.append(assigned)
             process_queue.remove(messages)
-            self._given = assigned
-            self._done.setdefault(assigned.queue, messages[0].queue_offset)
-            self._handed_out[assigned.queue] = messages[-1].queue_offset + 1
-            return messages
-        return []
+            # What a loop gave back may lie before what was given out since.
+            end = max(messages[-1].queue_offset + 1, self._handed_out.get(assigned.queue, 0))
+            self._handed_out[assigned.queue] = end
+            return assigned, messages
+        return None
 
-    async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Messages one by one, until ``shutdown``; the queue of each is committed after it."""
-        while not self._closing and self._instance is not None:
-            messages = await self.poll()
-            assigned = self._given
-            for message in messages:
-                self._note_done(assigned, message.queue_offset)
-                yield message
-                self._note_done(assigned, message.queue_offset + 1)
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Messages one by one, until ``shutdown``; asking for the next one means the last is done.
 
-    def _note_done(self, assigned: AssignedQueue | None, offset: int) -> None:
-        """The program has done what lies before an offset; a queue that is gone has another's."""
-        if assigned is not None and not assigned.is_gone:
-            self._handed_out[assigned.queue] = self._done[assigned.queue] = offset
+        Several loops may run, each message goes to one of them. A loop that is left, in whatever
+        way, has not done its message in hand: the next loop or ``poll`` begins with it.
+        """
+        return _MessageLoop(self)
+
+    def _take_back(self, assigned: AssignedQueue, messages: Iterable[MessageExt]) -> None:
+        if assigned.is_gone:
+            return
+        assigned.process_queue.take_back(messages)
+        if assigned.in_ready:
+            self._ready.remove(assigned)
+        assigned.in_ready = True
+        self._ready.appendleft(assigned)
+
+    def _leave_behind(self, assigned: AssignedQueue, messages: deque[MessageExt]) -> None:
+        """What a loop had when it ended; may be called in any thread."""
+        self._left.append((assigned, messages))
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._arrived.set)
+
+    def _begin_at(self, queue: MessageQueue, offset: int) -> None:
+        """What was given out of a queue before says nothing any more."""
+        self._handed_out[queue] = offset
+        self._polled.pop(queue, None)
 
     # Offsets
 
@@ -389,9 +426,20 @@ class PullConsumer(GroupConsumer):
             self._note_for_commit(assigned.queue)
 
     def _note_for_commit(self, queue: MessageQueue) -> None:
-        offset = self._done.get(queue, NO_OFFSET)
-        if offset != NO_OFFSET:
-            self._store().table.update(queue, offset, increase_only=False)
+        """Note what is done of a queue: it ends at the first offset that somebody still has."""
+        assigned, end = self.assigned.get(queue), self._handed_out.get(queue)
+        if assigned is None or assigned.is_gone or end is None:
+            return  # who has ended it has noted what there was to note
+        undone = (assigned.process_queue.first_undone, self._polled.get(queue))
+        offset = min([end, *(each for each in undone if each is not None)])
+        self._store().table.update(queue, offset, increase_only=False)
+
+    def _note_given_out(self) -> list[MessageQueue]:
+        """What ``poll`` gave out is done; the queues of which something was given out."""
+        self._polled.clear()
+        for queue in self._handed_out:
+            self._note_for_commit(queue)
+        return list(self._handed_out)
 
     async def persist_offsets(self, *, wait: bool = False) -> None:
         """The instance's clock: ``poll`` commits instead, it knows what was given out."""
@@ -400,6 +448,8 @@ class PullConsumer(GroupConsumer):
         self, offsets: Mapping[MessageQueue, int] | None = None, *, wait: bool = True
     ) -> None:
         """Commit what was given out, or the given offsets.
+
+        What an ``async for`` has in hand is not done.
 
         Args:
             offsets: of the next message to be read, by queue.
@@ -412,10 +462,7 @@ class PullConsumer(GroupConsumer):
         self._running()
         store = self._store()
         if offsets is None:
-            self._done.update(self._handed_out)
-            queues = list(self._done)
-            for queue in queues:
-                self._note_for_commit(queue)
+            queues = self._note_given_out()
         else:
             queues = [self._wire(queue) for queue in offsets]
             for queue, offset in zip(queues, offsets.values(), strict=True):
@@ -445,7 +492,7 @@ class PullConsumer(GroupConsumer):
                 raise MQClientError(f"{queue} is no longer assigned to this consumer")
             assigned.process_queue.drop()
             self._stop_queue(assigned)
-            self._handed_out[queue] = self._done[queue] = offset
+            self._begin_at(queue, offset)
             self._take(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -480,3 +527,57 @@ class PullConsumer(GroupConsumer):
         """Go on with them."""
         self._paused.difference_update([self._wire(queue) for queue in queues])
         self._arrived.set()
+
+
+class _MessageLoop(AsyncIterator[MessageExt]):
+    """One ``async for`` over a consumer that is asked.
+
+    It ends with the consumer, or when nobody has it any more, as after a ``break``.
+    """
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer = consumer
+        self._assigned: AssignedQueue | None = None
+        self._messages: deque[MessageExt] = deque()  # of one queue, not done
+        self._has_first = False  # the first of them is in hand
+        self._is_waiting = False
+        self._has_ended = False
+
+    async def __anext__(self) -> MessageExt:
+        if self._is_waiting:
+            raise RuntimeError("this loop waits for a message already")
+        if self._has_first:
+            self._has_first = False
+            message = self._messages.popleft()
+            assert self._assigned is not None
+            self._assigned.process_queue.settle(message)
+        consumer = self._consumer
+        while not self._has_ended and not consumer._closing and consumer._instance is not None:
+            if self._messages:
+                self._has_first = True
+                return self._messages[0]
+            self._is_waiting = True
+            try:
+                given = await consumer._next_batch()
+            finally:
+                self._is_waiting = False
+            if given is not None:
+                self._assigned, messages = given
+                self._assigned.process_queue.lend(messages)
+                self._messages.extend(messages)
+        raise StopAsyncIteration
+
+    def leave(self) -> None:
+        """The loop has ended: what it has not done comes again. Any thread may call."""
+        self._has_ended = True
+        if self._messages and self._assigned is not None:
+            self._consumer._leave_behind(self._assigned, self._messages.copy())
+            self._messages.clear()
+            self._has_first = False
+
+    async def aclose(self) -> None:
+        """As of a generator, for ``contextlib.aclosing``."""
+        self.leave()
+
+    def __del__(self) -> None:
+        self.leave()
