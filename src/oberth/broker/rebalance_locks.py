@@ -3,10 +3,15 @@
 At most one client holds a (group, queue) at a time; a lock ends `max_live_time_ms` after its last
 lock call. A state machine: time is an argument. Lost on restart, as in RocketMQ: clients lock again
 every 20 s and consume nothing in between. RocketMQ: RebalanceLockManager.
+
+The locks of a group stand in the order of their last calls, so its newest one tells whether any of
+them lives, and those that ended lie in front. After a clock that was set back they do so once the
+clock is where it was.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
@@ -20,6 +25,9 @@ NAME_LENGTH_MAX: Final = 255
 QueueKey: TypeAlias = tuple[str, str, int]
 """Topic, broker name and queue id."""
 
+_Held: TypeAlias = OrderedDict[QueueKey, tuple[str, int]]
+"""By queue the client that holds it, and when it called last, ms; the newest call last."""
+
 
 class RebalanceLocks:
     """Locks of all groups.
@@ -32,7 +40,7 @@ class RebalanceLocks:
 
     def __init__(self, max_live_time_ms: int = 60_000) -> None:
         self.max_live_time_ms = max_live_time_ms
-        self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
+        self._groups: dict[str, _Held] = {}
         self._count = 0
         self._to_scan: list[str] = []
 
@@ -45,7 +53,7 @@ class RebalanceLocks:
         """
         if len(group) > NAME_LENGTH_MAX or len(client_id) > CLIENT_ID_LENGTH_MAX:
             return []
-        held = self._groups.setdefault(group, {})
+        held = self._groups.setdefault(group, OrderedDict())
         mine = []
         for queue in queues:
             owner = held.get(queue)
@@ -58,8 +66,9 @@ class RebalanceLocks:
                 ):
                     continue
                 self._count += 1
-            if owner is None or owner[0] == client_id or now_ms - owner[1] > self.max_live_time_ms:
+            if owner is None or owner[0] == client_id or self._has_ended(owner[1], now_ms):
                 held[queue] = (client_id, now_ms)
+                held.move_to_end(queue)
                 mine.append(queue)
         if not held:
             del self._groups[group]
@@ -80,40 +89,49 @@ class RebalanceLocks:
 
     def owner(self, group: str, queue: QueueKey, now_ms: int) -> str | None:
         """The client that holds a queue now."""
-        owner = self._groups.get(group, {}).get(queue)
-        if owner is None or now_ms - owner[1] > self.max_live_time_ms:
+        held = self._groups.get(group)
+        owner = None if held is None else held.get(queue)
+        if owner is None or self._has_ended(owner[1], now_ms):
             return None
         return owner[0]
 
     def has_live_lock(self, group: str, now_ms: int) -> bool:
-        """Whether any queue of the group is locked: it consumes in order."""
+        """Whether any queue of the group is locked: it consumes in order.
+
+        Looks at one lock, however many the group has: each message to be retried asks this.
+        """
         held = self._groups.get(group)
-        return held is not None and any(
-            now_ms - since <= self.max_live_time_ms for _, since in held.values()
-        )
+        if held is None:
+            return False
+        _, since = held[next(reversed(held))]
+        return not self._has_ended(since, now_ms)
 
     def scan_expired(self, now_ms: int) -> None:
         """Forget locks that ended, so that the table does not grow with groups long gone.
 
-        Looks at some groups, and has to be called again while it `is_scanning`.
+        Looks at some groups and locks, and has to be called again while it `is_scanning`.
         """
         if not self._to_scan:
             self._to_scan = list(self._groups)
         room = SCANNED_AT_ONCE
         while self._to_scan and room > 0:
-            group = self._to_scan.pop()
+            group = self._to_scan[-1]
             held = self._groups.get(group)
-            if held is None:
-                continue
-            room -= 1 + len(held)
-            for queue, (_, since) in list(held.items()):
-                if now_ms - since > self.max_live_time_ms:
-                    del held[queue]
-                    self._count -= 1
-            if not held:
+            while held and self._has_ended(next(iter(held.values()))[1], now_ms):
+                if room <= 0:
+                    return  # the next call goes on with this group
+                room -= 1
+                held.popitem(last=False)
+                self._count -= 1
+            if held is not None and not held:
                 del self._groups[group]
+            self._to_scan.pop()
+            room -= 1
 
     @property
     def is_scanning(self) -> bool:
         """Whether groups are left of those that `scan_expired` began to look at."""
         return bool(self._to_scan)
+
+    def _has_ended(self, since_ms: int, now_ms: int) -> bool:
+        return now_ms - since_ms > self.max_live_time_ms

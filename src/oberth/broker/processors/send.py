@@ -523,8 +523,9 @@ class SendMessageProcessor:
         if request.version >= MQVersion.V3_4_9 and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
         # An orderly consumer has given up on the message: trying again would break the order.
-        is_orderly = self._locks.has_live_lock(group, self._now_ms())
-        if (header.reconsume_times or 0) <= limit and not is_orderly:
+        if (header.reconsume_times or 0) <= limit and not self._locks.has_live_lock(
+            group, self._now_ms()
+        ):
             return topic_name
         dlq = names.dlq_topic(group)
         internal_topic(self._topics, dlq, DLQ_QUEUE_NUMS)
