@@ -5,6 +5,7 @@ Machines without a store; time is an argument.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from heapq import merge
 from itertools import islice
 from typing import Final
@@ -76,15 +77,18 @@ class Lineage:
     asked about. All copies share a root, the first offset; a root that has ended ends its newest
     copy, and ends only once. Roots are remembered in memory, the newest ROOTS_MAX of them, and as
     many copies that have a successor: what a restart forgets is asked about again.
+
+    The tables of what is remembered are ordered ones: a plain dict goes through what it has lost
+    since it grew last, up to 250 000 entries, to find its first one.
     """
 
     __slots__ = ("_earlier", "_ended", "_latest", "_root")
 
     def __init__(self) -> None:
         self._root: dict[int, int] = {}
-        self._earlier: dict[int, int] = {}
+        self._earlier: OrderedDict[int, int] = OrderedDict()
         self._latest: dict[int, int] = {}
-        self._ended: dict[int, None] = {}
+        self._ended: OrderedDict[int, None] = OrderedDict()
 
     def root(self, offset: int) -> int:
         """The first offset of a half message's line."""
@@ -106,7 +110,7 @@ class Lineage:
         root = self.root(offset)
         self._ended[root] = None
         if len(self._ended) > ROOTS_MAX:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
         return {offset, self._latest.get(root, offset)}
 
     def passed(self, offset: int) -> None:
@@ -122,7 +126,7 @@ class Lineage:
             return self._earlier.get(offset, offset)
         self._earlier[offset] = root
         if len(self._earlier) > ROOTS_MAX:
-            del self._earlier[next(iter(self._earlier))]
+            self._earlier.popitem(last=False)
         return root
 
 
