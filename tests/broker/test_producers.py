@@ -102,3 +102,21 @@ def test_to_find_a_client_looks_at_its_connections_alone() -> None:
     assert table.connection_closed("c") == ["g99"]
     assert table.find("me") is None
     assert table._ids == {}
+
+
+def test_who_listens_hears_of_groups_that_have_a_client_again() -> None:
+    table = ProducerTable()
+    heard: list[str] = []
+    table.group_listeners.append(heard.append)
+    table.register("G", client("a"))
+    table.register("G", client("a", now=7))
+    table.register("G", client("b"))
+    table.register("x" * 256, client("a"))
+    assert heard == ["G"]
+    table.connection_closed("a")
+    table.register("G", client("a"))
+    assert heard == ["G"]
+    table.unregister("G", "a")
+    table.unregister("G", "b")
+    table.register("G", client("b"))
+    assert heard == ["G", "G"]

@@ -5,13 +5,15 @@ The first part is state machines with a virtual clock, the second a live broker 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oberth.broker import transactions
+from oberth.broker import half_messages, transactions
+from oberth.broker.clients import ClientInfo
 from oberth.broker.half_messages import ROOTS_MAX, Lineage, OpBatch, ParkedHalves, parse_op_body
 from oberth.broker.transactions import from_half, to_half
 from oberth.formats import properties as p
@@ -514,13 +516,182 @@ def test_parked_halves_are_known_by_group_and_in_order(halves: list[tuple[str, b
     assert len(parked) == len(left)
     assert parked.front() == (left[0] if left else None)
     assert parked.first(5) == left[:5]
-    assert sorted(parked.born_before(1030, 100)) == [offset for offset in left if offset < 30]
+    assert parked.born_before(1030, 100) == [offset for offset in left if offset < 30]
+    back = []
     for group in "abc":
         own = [offset for offset in left if halves[offset][0] == group]
         assert parked.of_group(group, 3) == own[:3]
-        assert (group in parked.groups) == bool(own)
-    parked.remove_below(30)
-    assert parked.first(100) == [offset for offset in left if offset >= 30]
+        parked.came_back(group)
+        back += [group] if own else []
+    assert parked.returned(9) == back
+    parked.remove_from(40)
+    assert parked.first(100) == [offset for offset in left if offset < 40]
+    parked.remove_below(30, 4)
+    assert parked.first(100) == [offset for offset in left if offset < 30][4:] + [
+        offset for offset in left if 30 <= offset < 40
+    ]
+    parked.remove_below(30, 100)
+    assert parked.first(100) == [offset for offset in left if 30 <= offset < 40]
+    groups = {halves[offset][0] for offset in left if 30 <= offset < 40}
+    assert set(parked.returned(9)) == groups
+    for group in groups:
+        parked.left_again(group)
+    assert parked.returned(9) == []
+
+
+def test_the_age_of_very_many_parked_halves_is_looked_at_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where a young one, or one that says it is, lies in front."""
+    monkeypatch.setattr(half_messages, "AGES_AT_ONCE", 10)
+    parked = ParkedHalves()
+    for offset in range(25):
+        parked.add(offset, f"g{offset}", 1000 if offset % 12 else 2000)
+    old = [offset for offset in range(25) if offset % 12]
+    assert parked.born_before(1001, 4) == old[:4]
+    parked.remove(old[4])
+    found = [parked.born_before(1001, 100) for _ in range(3)]
+    assert found == [old[5:13], old[13:], old[:4] + old[5:9]]
+
+
+def put_halves(live: Any, groups: list[str]) -> None:
+    """A half message of each group."""
+    messages = []
+    for group in groups:
+        properties = {"TRAN_MSG": "true", "PGROUP": group}
+        topic, queue_id, sys_flag = to_half("T", 0, 0, properties)
+        message = MessageExtBrokerInner(
+            topic, b"x", p.encode_properties(properties), queue_id, sys_flag=sys_flag,
+            born_timestamp=live.clock(),
+        )  # fmt: skip
+        messages.append(message)
+    assert all(each.ok for each in live.broker.parts.store.append_messages(messages))
+    live.broker.services.dispatching.soon()
+    live.broker.services.dispatching.now()
+
+
+class Walked(dict[Any, Any]):
+    """A table that counts what is gone through in it."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            Walked.count += 1
+            yield each
+
+    def __reversed__(self) -> Any:
+        for each in super().__reversed__():
+            Walked.count += 1
+            yield each
+
+    def keys(self) -> Any:
+        return iter(self)
+
+    def values(self) -> Any:
+        return (self[each] for each in self)
+
+    def items(self) -> Any:
+        return ((each, self[each]) for each in self)
+
+
+async def test_what_a_half_costs_does_not_depend_on_those_that_are_parked(
+    make_live: Any,
+) -> None:
+    """Whoever sends halves may make a group up for each, and none of them ever has a producer."""
+    live = await make_live(transactionCheckInterval="3600000")
+    machine = live.broker.services.transactions
+    count = 2_500
+    groups = [f"g{number}" for number in range(count)]
+    put_halves(live, groups)
+    live.clock.ahead_ms += 7_000
+    while machine.check()[1]:
+        pass
+    assert len(machine._parked) == count
+    for name in ParkedHalves.__slots__:
+        table = getattr(machine._parked, name)
+        if isinstance(table, dict):
+            setattr(machine._parked, name, Walked(table))
+
+    def walked() -> int:
+        found, Walked.count = Walked.count, 0
+        return found
+
+    machine.end(17)
+    assert walked() <= 1
+    machine.on_time(live.clock() + transactions.PARKED_LOOK_MS)
+    assert walked() <= 1
+    put_halves(live, [f"h{number}" for number in range(transactions.HALVES_PER_STEP_MAX)])
+    live.clock.ahead_ms += 7_000
+    assert machine.check() == (0, False)
+    assert len(machine._parked) == count - 1 + transactions.HALVES_PER_STEP_MAX
+    assert walked() <= 10
+    asked: list[str] = []
+    live.broker.parts.producers.register("g9", ClientInfo("channel", "c", "JAVA", 479, 0))
+    machine._notify = lambda half, group: asked.append(group)
+    machine.on_time(live.clock() + 3 * transactions.PARKED_LOOK_MS)
+    assert asked == ["g9"]
+    assert walked() <= 10
+
+
+async def test_a_group_that_came_back_and_left_again_is_not_asked(make_live: Any) -> None:
+    live = await make_live(transactionCheckInterval="3600000")
+    machine, producers = live.broker.services.transactions, live.broker.parts.producers
+    put_halves(live, ["PX"])
+    live.clock.ahead_ms += 7_000
+    machine.check()
+    asked: list[str] = []
+    machine._notify = lambda half, group: asked.append(group)
+    client = ClientInfo("channel", "c", "JAVA", 479, live.clock())
+    assert producers.register("PX", client)
+    assert producers.unregister("PX", "channel")
+    assert machine.ask_returned() == 0
+    assert machine._parked.returned(9) == []
+    assert producers.register("PX", client)
+    assert machine.ask_returned() == 1
+    assert machine.ask_returned() == 0
+    assert asked == ["PX"]
+
+
+async def test_what_is_looked_at_again_is_parked_in_order(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full for a moment: the half that was to be put back is parked then."""
+    live = producer.live
+    machine, store = live.broker.services.transactions, live.broker.parts.store
+    await producer.half(b"0")
+    await producer.half(b"1", PGROUP="PX")
+    live.broker.services.dispatching.now()
+    live.clock.ahead_ms += 7_000
+    refused = PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
+    with monkeypatch.context() as full:
+        full.setattr(store, "append_messages", lambda messages: [refused for _ in messages])
+        assert machine.check() == (0, False)
+    assert len(machine._parked) == 0
+    monkeypatch.setattr(machine, "_is_online", lambda group: False)
+    machine.check()
+    assert machine._parked.first(9) == [0, 1]
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) <= 0
+
+
+async def test_what_lies_behind_a_parked_half_is_passed_in_steps(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = producer.live
+    machine, offsets = live.broker.services.transactions, live.broker.parts.offsets
+    parked = await producer.half(b"parked", PGROUP="PX")
+    for number in range(30):
+        await producer.end(await producer.half(b"%d" % number))
+    await check(producer, 7_000)
+    await producer.end(parked, producerGroup="PX")
+    monkeypatch.setattr(transactions, "ENDED_PER_STEP_MAX", 10)
+    reached = []
+    more = True
+    while more:
+        _, more = machine.check()
+        reached.append(offsets.query("CID_RMQ_SYS_TRANS", HALF, 0))
+    assert reached == [10, 20, 30, 31]
+    assert not machine._removed.keys() & set(range(31))
 
 
 async def test_an_immune_half_is_asked_about_later_and_holds_up_nobody(

@@ -6,7 +6,6 @@ Machines without a store; time is an argument.
 from __future__ import annotations
 
 from collections import OrderedDict
-from heapq import merge
 from itertools import islice
 from typing import Final
 
@@ -14,6 +13,9 @@ from oberth.formats.java_numbers import java_long
 
 ROOTS_MAX: Final = 100_000
 """Ended transactions that are remembered against a second end."""
+
+AGES_AT_ONCE: Final = 5_000
+"""Offsets of halves, parked or not, whose age is looked at in one step: a millisecond."""
 
 
 class OpBatch:
@@ -133,64 +135,100 @@ class Lineage:
 class ParkedHalves:
     """Half messages whose producer group has no client, by group and in the order of their offsets.
 
-    Offsets are added in rising order.
+    Offsets are added in rising order. What one half costs depends neither on the others nor on how
+    many groups there are: who sends a half makes its group up.
     """
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_age_next", "_groups", "_halves", "_returned")
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[int, int]] = {}
+        # Group and birth, ms; ordered for the same reason as above.
+        self._halves: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        self._groups: dict[str, dict[int, None]] = {}
+        self._returned: dict[str, None] = {}
+        self._age_next = 0  # the next offset whose age is looked at
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
-
-    @property
-    def groups(self) -> list[str]:
-        """Groups that have parked halves."""
-        return list(self._groups)
+        return len(self._halves)
 
     def add(self, offset: int, group: str, born_ms: int) -> None:
         """Park a half."""
-        self._groups.setdefault(group, {})[offset] = born_ms
+        self._halves[offset] = group, born_ms
+        self._groups.setdefault(group, {})[offset] = None
 
     def remove(self, offset: int) -> None:
         """Forget a half if it is parked."""
-        for group, halves in self._groups.items():
-            if halves.pop(offset, None) is not None:
-                if not halves:
-                    del self._groups[group]
-                return
+        half = self._halves.pop(offset, None)
+        if half is None:
+            return
+        group, _ = half
+        of_group = self._groups[group]
+        del of_group[offset]
+        if not of_group:
+            del self._groups[group]
+            self._returned.pop(group, None)
 
     def front(self) -> int | None:
         """The first parked offset."""
-        return min((next(iter(halves)) for halves in self._groups.values()), default=None)
+        return next(iter(self._halves), None)
 
     def of_group(self, group: str, count_max: int) -> list[int]:
         """The first offsets of a group."""
         return list(islice(self._groups.get(group, ()), count_max))
 
-    def born_before(self, born_ms: int, count_max: int) -> list[int]:
-        """Offsets of halves that are older than that, as far as the oldest lie in front."""
-        found: list[int] = []
-        for halves in self._groups.values():
-            for offset, born in halves.items():
-                if born >= born_ms or len(found) >= count_max:
-                    break
-                found.append(offset)
-        return found
-
     def first(self, count_max: int) -> list[int]:
         """The first offsets of all groups."""
-        return list(islice(merge(*self._groups.values()), count_max))
+        return list(islice(self._halves, count_max))
 
-    def remove_below(self, offset: int) -> None:
-        """Forget halves that have left the log."""
-        for group, halves in list(self._groups.items()):
-            for parked in [each for each in halves if each < offset]:
-                del halves[parked]
-            if not halves:
-                del self._groups[group]
+    def born_before(self, born_ms: int, count_max: int) -> list[int]:
+        """Offsets of halves that are older than that; a call looks at the next `AGES_AT_ONCE`."""
+        front = self.front()
+        if front is None:
+            return []
+        end = next(reversed(self._halves)) + 1
+        begin = max(self._age_next, front)
+        if begin >= end:
+            begin = front
+        found: list[int] = []
+        for offset in range(begin, min(begin + AGES_AT_ONCE, end)):
+            half = self._halves.get(offset)
+            self._age_next = offset + 1
+            if half is not None and half[1] < born_ms:
+                found.append(offset)
+                if len(found) >= count_max:
+                    break
+        return found
+
+    def remove_below(self, offset: int, count_max: int) -> None:
+        """Forget halves that have left the log, so many of them."""
+        for gone in self.first(count_max):
+            if gone >= offset:
+                break
+            self.remove(gone)
+
+    def remove_from(self, offset: int) -> None:
+        """Forget those at the end: they are looked at again."""
+        while self._halves and (last := next(reversed(self._halves))) >= offset:
+            self.remove(last)
 
     def clear(self) -> None:
         """Forget all."""
+        self._halves.clear()
         self._groups.clear()
+        self._returned.clear()
+        self._age_next = 0
+
+    # Groups that are back
+
+    def came_back(self, group: str) -> None:
+        """A producer group has a client again."""
+        if group in self._groups:
+            self._returned[group] = None
+
+    def left_again(self, group: str) -> None:
+        """A group that came back has no client any more."""
+        self._returned.pop(group, None)
+
+    def returned(self, count_max: int) -> list[str]:
+        """Groups that came back and have parked halves, the first ones."""
+        return list(islice(self._returned, count_max))

@@ -23,9 +23,13 @@ ASKED_AT_ONCE: Final = 100
 
 
 class ProducerTable:
-    """Producer groups and their clients."""
+    """Producer groups and their clients.
 
-    __slots__ = ("_channels", "_groups", "_ids", "_next", "_to_scan")
+    Attributes:
+        group_listeners: called with the name of a group that has a client again, or its first one.
+    """
+
+    __slots__ = ("_channels", "_groups", "_ids", "_next", "_to_scan", "group_listeners")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, ClientInfo]] = {}
@@ -34,6 +38,7 @@ class ProducerTable:
         self._ids: dict[str, dict[Hashable, tuple[ClientInfo, int]]] = {}
         self._next: dict[str, int] = {}
         self._to_scan: list[str] = []
+        self.group_listeners: list[Callable[[str], None]] = []
 
     def register(self, group: str, client: ClientInfo) -> bool:
         """Note a heartbeat; True if the client is new in the group.
@@ -60,8 +65,11 @@ class ProducerTable:
         channels[channel] = client, channels.get(channel, (client, 0))[1] + 1
         clients[channel] = client
         own[group] = None
-        self._groups[group] = clients
         self._channels[channel] = own
+        if group not in self._groups:
+            self._groups[group] = clients
+            for listener in self.group_listeners:
+                listener(group)
         return known is None
 
     def unregister(self, group: str, channel: Hashable) -> bool:

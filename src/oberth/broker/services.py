@@ -176,6 +176,7 @@ class Services:
             parts.producers.has_clients,
             lambda topic: parts.topics.create_internal(topic, 1),
         )
+        parts.producers.group_listeners.append(self.transactions.group_came_back)
         self.expressions = ConsumerFilters(
             config=parts.config,
             config_dir=parts.config_dir,

@@ -77,7 +77,13 @@ done about it. When they become more than that and than twice the parked ones, t
 to the end, so that a restart does not look at too many again."""
 
 PARKED_LOOK_MS: Final = 1_000
-"""How often it is looked whether the producers of parked halves are back."""
+"""How often parked halves are looked at whose producers are back."""
+
+GONE_PER_STEP_MAX: Final = 5_000
+"""Parked halves that have left the log and that one step forgets, some 5 ms."""
+
+RETURNED_PER_STEP_MAX: Final = 5_000
+"""Producer groups that came back, and may have gone since, that a step looks at: a millisecond."""
 
 FRESH_MS: Final = 500
 """A half that was asked about so lately is not asked about again by a round that begins just then.
@@ -253,8 +259,7 @@ class Transactions:
             self._write_op(body)
         if now_ms >= self._next_look_ms:
             self._next_look_ms = now_ms + PARKED_LOOK_MS
-            if self._parked:
-                self.ask_returned()
+            self.ask_returned()
 
     def flush(self) -> bool:
         """Write op offsets now, however long they have waited; the disk may not have them yet.
@@ -338,10 +343,11 @@ class Transactions:
             at += 1
         if put_back and not self._put_back(put_back):
             # What has no successor must not be passed: the same halves are looked at again.
+            self._parked.remove_from(self._cursor)
             return 0, False
         self._cursor = at
-        self._leave(front)
-        return sum(checked for _, checked in put_back), more or more_parked
+        more_done = self._leave(front)
+        return sum(checked for _, checked in put_back), more or more_parked or more_done
 
     def renew(self, now_ms: int, take: Callable[[MessageExtBrokerInner], bool]) -> None:
         """Gives open halves that are to be asked about to somebody else, and passes those it took.
@@ -372,9 +378,13 @@ class Transactions:
         self._cursor = at
         self._leave(front)
 
+    def group_came_back(self, group: str) -> None:
+        """A producer group has a client again: within a second it is asked what it left open."""
+        self._parked.came_back(group)
+
     def ask_returned(self) -> int:
         """Between two rounds: ask about parked halves whose producers are back; how many."""
-        if not any(map(self._is_online, self._parked.groups)):
+        if not self._parked.returned(1):
             return 0
         half_min = self._store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
         front = self._enter(max(half_min, 0))
@@ -412,18 +422,20 @@ class Transactions:
             self._parked.clear()
             self._cursor = self._front = committed
         if half_min > self._front:
-            self._parked.remove_below(half_min)
+            self._parked.remove_below(half_min, GONE_PER_STEP_MAX)
         self._cursor = max(self._cursor, half_min)
         return max(committed, half_min)
 
-    def _leave(self, front: int) -> None:
-        """Pass every half that is done with."""
+    def _leave(self, front: int) -> bool:
+        """Pass halves that are done with, as many as a step may; whether there are more."""
         parked = self._parked.front()
-        self._front = self._cursor if parked is None else parked
+        end = self._cursor if parked is None else parked
+        self._front = min(end, front + ENDED_PER_STEP_MAX)
         for offset in range(front, self._front):
             self._pass(offset)
         self._commit(names.TRANS_HALF_TOPIC, self._front)
         self._advance_ops()
+        return self._front < end
 
     def _park(self, half: MessageExt) -> None:
         group = half.properties.get(p.PRODUCER_GROUP, "")
@@ -441,16 +453,21 @@ class Transactions:
         Their group is back, they are too old, or there is too much between them and the cursor.
         """
         parked = self._parked
-        if not parked:
+        front = parked.front()
+        if front is None:
             return [], False
         due: list[int] = []
-        for group in parked.groups:
-            if self._is_online(group):
-                due += parked.of_group(group, HALVES_PER_STEP_MAX - len(due))
+        for group in parked.returned(RETURNED_PER_STEP_MAX):
+            if not self._is_online(group):
+                parked.left_again(group)
+                continue
+            due += parked.of_group(group, HALVES_PER_STEP_MAX - len(due))
+            if len(due) >= HALVES_PER_STEP_MAX:
+                break
         if not due:
             reserved_ms = self._store.config.file_reserved_time_hours * 3_600_000
             due = parked.born_before(now_ms - reserved_ms, HALVES_PER_STEP_MAX)
-        if not due and self._cursor - self._front > max(PARKED_SPAN_MIN, 2 * len(parked)):
+        if not due and self._cursor - front > max(PARKED_SPAN_MIN, 2 * len(parked)):
             due = parked.first(HALVES_PER_STEP_MAX)
         return due, len(due) >= HALVES_PER_STEP_MAX
 
