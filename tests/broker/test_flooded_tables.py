@@ -55,6 +55,7 @@ BROKER_GROWS = {
     "ConsumerTable._channels": "open connections",
     "ConsumerTable._groups": "10 000 of a connection; test_groups_of_one_connection_are_limited",
     "LiteService._channels": "clients that have said something",
+    "LiteService._clients_on": "the same ones",
     "ProducerTable._channels": "open connections",
     "ProducerTable._groups": "10 000 of a connection; test_groups_of_one_connection_are_limited",
     "ProducerTable._ids": "clients of the same groups",

@@ -329,6 +329,7 @@ async def test_an_exclusive_group_gives_a_lite_topic_to_who_asked_last(peer: Pee
         await arrived.wait()
         assert told == [{"liteTopic": "one", "consumerGroup": GROUP, "clientId": "c1"}]
         assert peer.mq.broker.services.lite.subscriptions.get("c1") is None
+        assert peer.mq.broker.services.lite._channels.keys() == {"c2"}
         assert bodies(await peer.pop("c2")) == [b"x"]  # it begins anew
 
 
@@ -756,6 +757,29 @@ async def test_a_pop_looks_into_so_many_lite_topics_in_a_turn(
     monkeypatch.setattr(processor, "_pop_events", events_counted)
     assert bodies(await peer.pop("c1", pollTime=10_000)) == [b"x"]
     assert looked == [*([QUEUES_A_TURN] * 5), 1]
+
+
+async def test_a_connection_that_closes_looks_at_its_own_clients(peer: Peer) -> None:
+    """Beside those of others, of whom there may be very many."""
+
+    class NotWalked(dict[Any, Any]):
+        def items(self) -> Any:
+            raise AssertionError("all clients are looked at")
+
+    await peer.subscribe("c1", "one")
+    lite = peer.mq.broker.services.lite
+    (channel,) = lite._clients_on
+    async with RemotingClient() as client:
+        other = Peer(peer.mq, client)
+        for client_id in ("c2", "c3", "c4"):
+            await other.subscribe(client_id, "one")
+        await peer.subscribe("c3", "one")  # it came back over another connection
+        await other.subscribe("c4", action="COMPLETE_REMOVE")
+        lite._channels = NotWalked(lite._channels)
+    await peer.mq.wait_until(lambda: len(lite._clients_on) == 1)
+    assert lite._clients_on == {channel: {"c1": None, "c3": None}}
+    assert dict.keys(lite._channels) == {"c1", "c3"}
+    assert lite.subscriptions.client_count == 3  # it may come back
 
 
 async def test_very_many_silent_clients_are_forgotten_in_turns(peer: Peer) -> None:

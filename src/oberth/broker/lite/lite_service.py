@@ -150,7 +150,8 @@ class LiteService:
         self.events = LiteEvents()
         self.orders = OrderInfos()
         self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, Channel] = {}  # by client id
+        self._clients_on: dict[Channel, dict[str, None]] = {}  # the same ones
         self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
         self._woken: InTurns[Waiting]
         self._works: dict[tuple[str, str], Iterator[None]] = {}  # see _work
@@ -340,7 +341,7 @@ class LiteService:
                 "subscribe lite operation is not supported for this group"
             )
         mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
-        self._channels[client_id] = channel
+        self._came_on(channel, client_id)
         is_exclusive = self.attribute(group, LITE_SUB_MODEL) == EXCLUSIVE
         for queue in queues:
             if not self._may_take(topic, queue):
@@ -349,6 +350,20 @@ class LiteService:
                 self._take_from_others(client_id, mine.group, queue)
             self._reset_offset(group, queue, option)
             self._add(client_id, mine.group, queue)
+
+    def _came_on(self, channel: Channel, client_id: str) -> None:
+        if self._channels.get(client_id) is not channel:
+            self._left_channel(client_id)
+            self._channels[client_id] = channel
+            self._clients_on.setdefault(channel, {})[client_id] = None
+
+    def _left_channel(self, client_id: str) -> None:
+        channel = self._channels.pop(client_id, None)
+        if channel is not None:
+            clients = self._clients_on[channel]
+            del clients[client_id]
+            if not clients:
+                del self._clients_on[channel]
 
     def unsubscribe(self, client_id: str, group: str, topic: str, queues: Sequence[str]) -> None:
         """PARTIAL_REMOVE: a client gives lite topics up.
@@ -398,7 +413,7 @@ class LiteService:
             known = self.subscriptions.get(client_id)
             self._check_room(client_id, len(set(piece).difference(known.queues if known else ())))
             mine = self.subscriptions.of_client(client_id, group, topic, self._now_ms())
-            self._channels[client_id] = channel
+            self._came_on(channel, client_id)
             for queue in piece:
                 self._add(client_id, mine.group, queue)
         self._listen_as_needed()
@@ -418,7 +433,7 @@ class LiteService:
 
     def _forgotten(self, client_id: str) -> Iterator[None]:
         """Forget a client now; what is to be done about its lite topics."""
-        self._channels.pop(client_id, None)
+        self._left_channel(client_id)
         gone = self.subscriptions.remove_client(client_id)
         self._listen_as_needed()
         return self._leaving(client_id, gone, self.events.remove(client_id))
@@ -456,6 +471,7 @@ class LiteService:
             left = self.subscriptions.get(other)
             if other != client_id and left is not None and not left.queues:
                 self.subscriptions.remove_client(other)
+                self._left_channel(other)
             if other != client_id and self._is_true(group, LITE_RESET_EXCLUSIVE):
                 self._reset_offset(group, queue, _BEGINNING)
 
@@ -734,7 +750,7 @@ class LiteService:
     def connection_closed(self, channel: Channel) -> None:
         """Nothing waits there any more; its clients may come back over another."""
         self.waiting.connection_closed(channel)
-        for client_id in [each for each, its in self._channels.items() if its is channel]:
+        for client_id in self._clients_on.pop(channel, ()):
             del self._channels[client_id]
 
     def on_time(self, now_ms: int) -> None:
