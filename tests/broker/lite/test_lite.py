@@ -220,6 +220,29 @@ async def test_an_invisible_time_is_changed(peer: Peer) -> None:
     assert third.times == 2
 
 
+async def test_a_blocked_lite_topic_is_noted_once(peer: Peer) -> None:
+    await peer.subscribe("c1", "one")
+    await peer.send("one", b"x")
+    (popped,) = await peer.pop("c1")
+    lite = peer.mq.broker.services.lite
+    unlocks = lite.orders._unlocks
+    for number in range(40):
+        assert (await peer.hide(popped, 60_000 + number)).code == 0
+        lite.dispatch(names.lite_queue(PARENT, "one"), GROUP)
+        assert await peer.pop("c1") == []
+        stale = popped.receipt.replace(popped.receipt.split(" ")[1], "1", 1)
+        popped.receipt, kept = stale, popped.receipt
+        await peer.hide(popped, 60_000)  # of no pop: it has no effect
+        popped.receipt = kept
+    assert (len(unlocks), len(unlocks._heap)) == (1, 1)
+    assert (await peer.ack(popped)).code == 0
+    assert len(unlocks) == 0
+    await peer.send("one", b"y")
+    (popped,) = await peer.pop("c1")
+    await peer.mq.broker.services.deletions.delete_topics([PARENT])
+    assert len(unlocks) == 0
+
+
 async def test_a_pop_waits_for_a_message(peer: Peer) -> None:
     await peer.subscribe("c1", "one")
     fields = peer.pop_fields("c1", pollTime=15_000)
@@ -813,7 +836,10 @@ async def test_what_very_many_clients_left_alone_is_looked_at_in_turns(
     count = 3 * LOOKS_A_TURN
     for number in range(count):
         lite.events.offer(f"c{number}", GROUP, f"stuck{number}", 10, now_ms)
-        lite._unlocks.append((now_ms + number, f"unlocked{number}", GROUP))
+        lite.orders.update(
+            f"unlocked{number}", GROUP, 0, [0],
+            attempt_id=None, pop_time=now_ms, invisible_time=number, retry_flag="0",
+        )  # fmt: skip
         lite.subscriptions.of_client(f"t{number}", GROUP, PARENT, now_ms + 60_000)
         lite.subscriptions.add(f"t{number}", f"turn{number}")
         lite.events.schedule_turn(f"t{number}", GROUP, now_ms)

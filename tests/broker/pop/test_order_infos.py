@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -230,3 +231,89 @@ def test_what_stands_in_for_a_deleted_topic_stays_for_a_while(
     assert [infos.get(f"T{number}", "G", 0) is not None for number in range(4)] == [
         False, False, True, True,
     ]  # fmt: skip
+
+
+def test_a_queue_comes_out_when_its_messages_are_visible_again() -> None:
+    infos = OrderInfos()
+    popped(infos, 10, 11)
+    assert infos.unlocked(1_499) == []
+    assert infos.has_unlocked(1_500)
+    assert infos.unlocked(1_500) == [Q]
+    assert infos.unlocked(9_999) == []
+    popped(infos, 10, 11, now_ms=2_000)
+    popped(infos, 10, 11, now_ms=2_100)  # once more, until later
+    assert infos.unlocked(2_500) == []
+    assert infos.unlocked(2_600) == [Q]
+
+
+def test_a_queue_comes_out_when_a_time_that_was_changed_is_over() -> None:
+    infos = OrderInfos()
+    popped(infos, 10, 11)
+    infos.set_next_visible(*Q, 10, 1_000, 9_000)
+    infos.set_next_visible(*Q, 11, 1_000, 1_200)
+    assert infos.unlocked(8_999) == []
+    infos.set_next_visible(*Q, 10, 1_000, 1_300)
+    assert infos.unlocked(1_299) == []
+    assert infos.unlocked(1_300) == [Q]
+    infos.set_next_visible(*Q, 10, 1_000, 5_000)
+    assert infos.commit_and_next(*Q, 10, 1_000, 10) == 11  # what is left is visible already
+    assert infos.unlocked(4_999) == [Q]
+
+
+def test_a_queue_that_waits_for_nothing_does_not_come_out() -> None:
+    infos = OrderInfos()
+    popped(infos, 10, 11)
+    for offset in (10, 11):
+        infos.commit_and_next(*Q, offset, 1_000, 10)
+    assert (len(infos._unlocks), infos.unlocked(9_999)) == (0, [])
+    forgets: tuple[Callable[[], None], ...] = (
+        lambda: infos.clear(*Q),
+        lambda: infos.forget("T", "G"),
+        lambda: infos.forget_topic("T", NOW_MS),
+        lambda: infos.keep(lambda topic, group: False, NOW_MS),
+    )
+    for forget in forgets:
+        popped(infos, 10)
+        assert len(infos._unlocks) == 1
+        forget()
+        assert (len(infos._unlocks), infos.unlocked(9_999)) == (0, [])
+
+
+def test_what_a_file_says_of_blocked_queues_comes_out_too() -> None:
+    infos = OrderInfos()
+    popped(infos, 10)
+    infos.update(
+        "T", "H", 0, [7], attempt_id=None, pop_time=1, invisible_time=5_000, retry_flag="0"
+    )
+    infos.commit_and_next("T", "H", 0, 7, 1, 7)
+    again = OrderInfos()
+    again.read(parse_config(infos.encode(), name="consumerOrderInfo.json"))
+    assert again.unlocked(1_499) == []
+    assert again.unlocked(9_999) == [Q]
+
+
+def test_a_queue_takes_one_entry_however_often_its_time_changes() -> None:
+    infos = OrderInfos()
+    for number in range(3_000):
+        now_ms = 1_000 + number
+        infos.update(
+            *Q, [10], attempt_id="one", pop_time=now_ms, invisible_time=2**62, retry_flag="0"
+        )
+        infos.set_next_visible(*Q, 10, now_ms, 2**62 + now_ms)
+    assert len(infos._unlocks._heap) == 1
+
+
+def test_so_many_queues_come_out_at_a_time() -> None:
+    infos = OrderInfos()
+    count = 2 * module.UNLOCKED_AT_ONCE + 1
+    for number in range(count):
+        infos.update(
+            "T", "G", number, [7],
+            attempt_id=None, pop_time=1_000, invisible_time=number, retry_flag="0",
+        )  # fmt: skip
+    found = []
+    while infos.has_unlocked(9_999):
+        queues = infos.unlocked(9_999)
+        assert len(queues) <= module.UNLOCKED_AT_ONCE
+        found += queues
+    assert found == [("T", "G", number) for number in range(count)]

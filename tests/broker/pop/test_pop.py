@@ -18,6 +18,7 @@ import pytest
 
 from oberth.broker.old_messages import Stretch
 from oberth.broker.pop.check_point import PopAck, parse_receipt
+from oberth.broker.pop.order_infos import UNLOCKED_AT_ONCE
 from oberth.broker.pop.pop_service import StoredAck
 from oberth.broker.processors import pop as pop_processor
 from oberth.broker.processors.assignment import share_queues
@@ -489,6 +490,87 @@ async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
     # The ack of an earlier pop has no effect.
     assert await peer.ack(second[0]) == 0
     assert peer.mq.offsets(GROUP, TOPIC)[0] == 2
+
+
+async def two_wait(peer: Peer, invisible_ms: int) -> tuple[list[Popped], asyncio.Future[Any]]:
+    """Two pops of an ordered queue wait for its first message: what one got, and the other."""
+    await peer.send(b"first")
+    order: dict[str, object] = {"order": "true", "queueId": 0, "pollTime": 100_000}
+    (first,) = await peer.pop(**order)
+    assert await peer.ack(first) == 0
+    waiting = [
+        asyncio.ensure_future(peer.pop(**order, invisibleTime=invisible_ms)) for _ in range(2)
+    ]
+    polling = peer.mq.broker.services.pop.polling
+    await peer.mq.wait_until(lambda: len(polling) == 2, BOUND_S)
+    await peer.send(b"x")
+    (done,), (late,) = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert len(polling) == 1
+    return done.result(), late
+
+
+async def test_who_waits_gets_what_another_did_not_acknowledge_in_time(peer: Peer) -> None:
+    """Nothing arrives when an invisible time ends, and the queue was free when both came."""
+    taken, late = await two_wait(peer, 10_000)
+    assert bodies(taken) == [b"x"]
+    await peer.later(8)
+    assert not late.done()
+    peer.mq.clock.advance(seconds=2)
+    assert bodies(await asyncio.wait_for(late, BOUND_S)) == [b"x"]
+
+
+async def test_who_waits_gets_what_is_visible_earlier_than_it_was_to_be(peer: Peer) -> None:
+    taken, late = await two_wait(peer, 90_000)
+    fields: dict[str, object] = {
+        "consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "extraInfo": taken[0].receipt,
+        "offset": taken[0].offset, "invisibleTime": 5_000,
+    }  # fmt: skip
+    assert (await peer.call(CHANGE, fields)).code == 0
+    await peer.later(3)
+    assert not late.done()
+    peer.mq.clock.advance(seconds=2)
+    assert bodies(await asyncio.wait_for(late, BOUND_S)) == [b"x"]
+
+
+async def test_a_blocked_queue_is_noted_once(peer: Peer) -> None:
+    """Whoever pops it again and again with one attempt, or waits for it, adds nothing."""
+    await peer.send(b"x")
+    unlocks = peer.mq.broker.services.pop.orders._unlocks
+    order: dict[str, object] = {"order": "true", "queueId": 0}
+    for _ in range(4):
+        peer.mq.clock.advance(ms=1)
+        assert len(await peer.pop(**order, attemptId="a", invisibleTime=2**62)) == 1
+        fields = peer.pop_fields(**order, attemptId="b", pollTime=1_000)
+        waiting = asyncio.ensure_future(peer.call(POP, fields))
+        await peer.someone_waits()
+        peer.mq.clock.advance(seconds=1)
+        assert (await asyncio.wait_for(waiting, BOUND_S)).code == ResponseCode.POLLING_TIMEOUT
+    assert (len(unlocks), len(unlocks._heap)) == (1, 1)
+    await peer.mq.broker.services.deletions.delete_topics([TOPIC])
+    assert len(unlocks) == 0
+
+
+async def test_very_many_queues_that_are_free_at_once_are_served_in_turns(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.send(b"x")
+    assert len(await peer.pop()) == 1
+    processor, orders = peer.mq.broker.processors.pops, peer.mq.broker.services.pop.orders
+    now_ms, count = peer.mq.clock(), 4 * UNLOCKED_AT_ONCE
+    for number in range(count):
+        orders.update(
+            TOPIC, GROUP, number, [0],
+            attempt_id=None, pop_time=now_ms, invisible_time=1, retry_flag="0",
+        )  # fmt: skip
+    woken: list[int] = []
+    monkeypatch.setattr(processor, "queue_unlocked", lambda *queue: woken.append(queue[2]))
+    processor.on_time(now_ms + 1)
+    assert woken == []
+    await asyncio.sleep(0)
+    assert 0 < len(woken) <= UNLOCKED_AT_ONCE
+    peer.mq.clock.advance(ms=1)
+    await peer.mq.wait_until(lambda: len(woken) == count, BOUND_S)
+    assert sorted(woken) == list(range(count))
 
 
 async def test_what_a_crash_forgot_of_an_order_is_not_skipped(peer: Peer) -> None:

@@ -16,7 +16,6 @@ AbstractLiteLifecycleManager, PopLiteLongPollingService.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -152,7 +151,6 @@ class LiteService:
         self.waiting = PopPolling(config.pop_polling_size, config.max_pop_polling_size, hold_limits)
         self._channels: dict[str, Channel] = {}  # by client id
         self._clients_on: dict[Channel, dict[str, None]] = {}  # the same ones
-        self._unlocks: list[tuple[int, str, str]] = []  # heap: when what was handed out is visible
         self._woken: InTurns[Waiting]
         self._works: dict[tuple[str, str], Iterator[None]] = {}  # see _work
         self._work_in_turns = InTurns(self._go_on)
@@ -664,12 +662,6 @@ class LiteService:
                 seen.add(queue)
                 yield queue
 
-    def block(self, queue: str, group: str) -> None:
-        """Something of a queue was handed out: look again when it is visible."""
-        visible_ms = self.orders.visible_at(queue, group, names.LMQ_QUEUE_ID)
-        if visible_ms is not None:
-            heapq.heappush(self._unlocks, (visible_ms, queue, group))
-
     def _wake_client(self, client_id: str) -> None:
         """One request of a client is tried again."""
         waiting = self.waiting.take(client_id, "", names.LMQ_QUEUE_ID)
@@ -755,8 +747,7 @@ class LiteService:
 
     def on_time(self, now_ms: int) -> None:
         """Called about every 100 ms."""
-        is_due = bool(self._unlocks) and self._unlocks[0][0] <= now_ms
-        if is_due and (_UNLOCKS, "") not in self._works:
+        if self.orders.has_unlocked(now_ms) and (_UNLOCKS, "") not in self._works:
             self._work((_UNLOCKS, ""), self._unlocking(now_ms))
         self._woken.soon(self.waiting.on_time(now_ms))
         config = self._config
@@ -800,13 +791,13 @@ class LiteService:
 
     def _unlocking(self, now_ms: int) -> Iterator[None]:
         """What was handed out may be visible again by now."""
-        while self._unlocks and self._unlocks[0][0] <= now_ms:
-            yield
-            _, queue, group = heapq.heappop(self._unlocks)
-            if self.orders.is_blocked(queue, group, names.LMQ_QUEUE_ID, None, now_ms):
-                continue  # it was handed out again, and is noted for then
-            if self._has_more(group, queue):
-                self.dispatch(queue, group)
+        while unlocked := self.orders.unlocked(now_ms):
+            for queue, group, queue_id in unlocked:
+                yield
+                if self.orders.is_blocked(queue, group, queue_id, None, now_ms):
+                    continue  # it was handed out again, and is noted for then
+                if self._has_more(group, queue):
+                    self.dispatch(queue, group)
 
     def _forgetting_silent(self, before_ms: int) -> Iterator[None]:
         for client_id in self.subscriptions.silent_since(before_ms):

@@ -5,17 +5,20 @@ the invisible time of what is not has ended; only the same attempt (a request se
 same messages meanwhile. What is always true: an offset is committed only when everything before it
 is acknowledged, and an acknowledgement of an earlier pop has no effect.
 
-A state machine: pops, acks and the time go in. RocketMQ: ConsumerOrderInfoManager.
+A state machine: pops, acks and the time go in, queues come out whose messages are visible again.
+Each queue that is blocked is noted once for that, from the pop on, whoever waits for it.
+RocketMQ: ConsumerOrderInfoManager, ConsumerOrderInfoLockManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from oberth.broker.consumer_offsets import keys_of_topic
 from oberth.broker.pop.check_point import encode_offset_list
+from oberth.broker.pop.unlocks import Queue, Unlocks
 from oberth.formats.config_files import ConsumerOrderInfos, OrderInfo, offset_key, split_offset_key
 from oberth.remoting.bodies.base import result_at_once
 
@@ -27,6 +30,8 @@ STAND_INS_MAX: Final = 1_000
 """Pairs of a deleted topic and a group that are kept so long."""
 COPIED_AT_A_TIME: Final = 500
 """Queues that are copied in one turn of the loop: a millisecond."""
+UNLOCKED_AT_ONCE: Final = 500
+"""Queues that come out at a time because they are no longer blocked, at most."""
 
 
 def offsets_of(info: OrderInfo) -> list[int]:
@@ -48,6 +53,7 @@ class OrderInfos:
 
     def __init__(self) -> None:
         self._table: dict[str, dict[int, OrderInfo]] = {}
+        self._unlocks = Unlocks()
         self.is_dirty = False
 
     def __len__(self) -> int:
@@ -91,6 +97,31 @@ class OrderInfos:
             default=None,
         )
 
+    def has_unlocked(self, now_ms: int) -> bool:
+        """Whether `unlocked` has anything to do."""
+        return self._unlocks.has_due(now_ms)
+
+    def unlocked(self, now_ms: int) -> list[Queue]:
+        """Queues that were blocked and are so no more, because an invisible time has ended.
+
+        Nothing arrives when it ends, so each comes out here, once; `UNLOCKED_AT_ONCE` of them.
+        """
+        found = []
+        for queue in self._unlocks.due(now_ms, UNLOCKED_AT_ONCE):
+            visible_ms = self.visible_at(*queue)
+            if visible_ms is None:
+                continue
+            if visible_ms <= now_ms:
+                found.append(queue)
+            else:
+                self._unlocks.note(queue, visible_ms)
+        return found
+
+    def _note_unlock(self, topic: str, group: str, queue_id: int) -> None:
+        visible_ms = self.visible_at(topic, group, queue_id)
+        if visible_ms is not None:
+            self._unlocks.note((topic, group, queue_id), visible_ms)
+
     def update(
         self,
         topic: str,
@@ -124,6 +155,8 @@ class OrderInfos:
             pop_time=pop_time,
         )
         self.is_dirty = True
+        if offsets:
+            self._unlocks.note((topic, group, queue_id), pop_time + invisible_time)
         entries = [
             f"{retry_flag} qo{queue_id}%{offset} {counts.get(offset, 0)}"
             for offset in offsets
@@ -151,7 +184,12 @@ class OrderInfos:
             return UNKNOWN_OFFSET
         info.commit_offset_bit |= 1 << offsets.index(offset)
         self.is_dirty = True
-        return _first_unacked(info)
+        following = _first_unacked(info)
+        if following > offsets[-1]:
+            self._unlocks.forget((topic, group, queue_id))
+        elif info.offset_next_visible_time:
+            self._note_unlock(topic, group, queue_id)  # what is left may be visible earlier
+        return following
 
     def set_next_visible(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_ms: int
@@ -164,17 +202,21 @@ class OrderInfos:
             info.offset_next_visible_time = {}
         info.offset_next_visible_time[offset] = visible_ms
         self.is_dirty = True
+        self._note_unlock(topic, group, queue_id)
         return True
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """A queue's offset was reset: it waits for nothing."""
         queues = self._table.get(offset_key(topic, group))
         if queues is not None and queues.pop(queue_id, None) is not None:
+            self._unlocks.forget((topic, group, queue_id))
             self.is_dirty = True
 
     def forget(self, topic: str, group: str) -> None:
         """A topic is deleted: nothing of it waits."""
-        if self._table.pop(offset_key(topic, group), None) is not None:
+        queues = self._table.pop(offset_key(topic, group), None)
+        if queues is not None:
+            self._forget_unlocks(topic, group, queues)
             self.is_dirty = True
 
     def forget_topic(self, topic: str, now_ms: int) -> None:
@@ -183,10 +225,16 @@ class OrderInfos:
         What is left of a queue fits no pop, so that they have none in another topic of that name.
         """
         for key in keys_of_topic(self._table, topic):
+            queues = self._table[key]
+            self._forget_unlocks(topic, key[len(offset_key(topic, "")) :], queues)
             self._table[key] = {
-                queue_id: OrderInfo(last_consume_timestamp=now_ms) for queue_id in self._table[key]
+                queue_id: OrderInfo(last_consume_timestamp=now_ms) for queue_id in queues
             }
             self.is_dirty = True
+
+    def _forget_unlocks(self, topic: str, group: str, queue_ids: Iterable[int]) -> None:
+        for queue_id in queue_ids:
+            self._unlocks.forget((topic, group, queue_id))
 
     def keep(self, known: Callable[[str, str], bool], now_ms: int) -> None:
         """Forget queues of topics and groups for which ``known(topic, group)`` is false.
@@ -204,6 +252,7 @@ class OrderInfos:
                 if deleted_ms > now_ms - STAND_INS_MS:
                     stand_ins.append((deleted_ms, key))
                     continue
+                self._forget_unlocks(*pair, queues)
             del self._table[key]
             self.is_dirty = True
         for _, key in sorted(stand_ins)[:-STAND_INS_MAX]:
@@ -215,6 +264,12 @@ class OrderInfos:
     def read(self, document: Any) -> None:
         """Take over a file."""
         self._table = ConsumerOrderInfos.from_json(document, "consumerOrderInfo.json").table
+        self._unlocks = Unlocks()
+        for key, queues in self._table.items():
+            pair = split_offset_key(key)
+            if pair is not None:
+                for queue_id in queues:
+                    self._note_unlock(*pair, queue_id)
 
     def snapshot(self) -> Generator[None, None, Callable[[], bytes]]:
         """What makes the file's bytes, in any thread; yields about each millisecond."""

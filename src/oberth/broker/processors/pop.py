@@ -9,7 +9,6 @@ code. What is not found is waited for until bornTime + pollTime, by the client's
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
 from bisect import bisect_left
 from functools import partial
@@ -142,8 +141,7 @@ class PopMessageProcessor:
         self._refuses_readers = refuses_readers
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken = InTurns(self._run_again)
-        self._unlocks: list[tuple[int, str, str, int]] = []  # heap: when blocked queues are free
-        self._noted_unlocks: set[tuple[int, str, str, int]] = set()  # what is in that heap
+        self._unlocked = InTurns(self._wake_unlocked)
 
     # 200050
 
@@ -223,7 +221,7 @@ class PopMessageProcessor:
             header, queues, wanted, revive_queue_id, now_ms, is_order=is_order, is_wide=is_wide
         )
         if not popped:
-            return self._wait(channel, request, header, wanted, now_ms, queues if is_order else ())
+            return self._wait(channel, request, header, wanted, now_ms)
         return self._answer(request, header, popped, rest, revive_queue_id, now_ms)
 
     def _check(self, header: PopMessageRequestHeader, now_ms: int) -> None:
@@ -578,7 +576,6 @@ class PopMessageProcessor:
         header: PopMessageRequestHeader,
         wanted: _Filter,
         now_ms: int,
-        in_order: Sequence[tuple[str, int]],
     ) -> RemotingCommand | None:
         deadline_ms = min(header.born_time + header.poll_time, now_ms + HOLD_MS_MAX)
         if header.poll_time <= 0 or deadline_ms <= now_ms:
@@ -588,18 +585,7 @@ class PopMessageProcessor:
         waiting = _waiting(channel, request, header, wanted, deadline_ms)
         if not self._service.polling.wait(waiting):
             return self._empty(request, header, ResponseCode.POLLING_FULL, None, now_ms)
-        self._wake_when_unlocked(header.consumer_group, in_order)
         return None
-
-    def _wake_when_unlocked(self, group: str, queues: Sequence[tuple[str, int]]) -> None:
-        """Nothing arrives when an invisible time ends, so it is noted down."""
-        for topic, queue_id in queues:
-            visible_ms = self._service.orders.visible_at(topic, group, queue_id)
-            if visible_ms is not None:
-                unlock = (visible_ms, topic, group, queue_id)
-                if unlock not in self._noted_unlocks:
-                    self._noted_unlocks.add(unlock)
-                    heapq.heappush(self._unlocks, unlock)
 
     def queue_unlocked(self, topic: str, group: str, queue_id: int) -> None:
         """A queue of ordered consumption may be popped again."""
@@ -607,6 +593,9 @@ class PopMessageProcessor:
             return
         self._wake_next(topic, group, queue_id)
         self._wake_next(topic, group, ANY_QUEUE, queue_id)
+
+    def _wake_unlocked(self, queue: tuple[str, str, int]) -> None:
+        self.queue_unlocked(*queue)
 
     def _wake_next(self, topic: str, group: str, queue_id: int, arrived: int = ANY_QUEUE) -> None:
         for polling in (self._service.polling, self._service.notifying):
@@ -655,11 +644,7 @@ class PopMessageProcessor:
             channel.reply(request, response)
 
     def on_time(self, now_ms: int) -> None:
-        while self._unlocks and self._unlocks[0][0] <= now_ms:
-            unlock = heapq.heappop(self._unlocks)
-            self._noted_unlocks.discard(unlock)
-            _, topic, group, queue_id = unlock
-            self.queue_unlocked(topic, group, queue_id)
+        self._unlocked.soon(self._service.orders.unlocked(now_ms))
         for polling in (self._service.polling, self._service.notifying):
             # Once more: what an arrival woke another for may be there for this one, too, as two
             # notifications of one ordered queue see the same message.
@@ -807,8 +792,6 @@ class PopMessageProcessor:
         if not has_message and header.poll_time > 0 and deadline_ms > now_ms:
             waiting = _waiting(channel, request, header, wanted, deadline_ms)
             if self._service.notifying.wait(waiting):
-                if header.order is True:
-                    self._wake_when_unlocked(header.consumer_group, queues)
                 return None
             is_full = True
         return create_response(

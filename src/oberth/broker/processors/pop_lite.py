@@ -269,7 +269,6 @@ class PopLiteMessageProcessor:
         if not names.is_stored_topic(queue) or not queue.startswith(names.LITE_PREFIX):
             return None
         if orders.is_blocked(queue, group, _QUEUE, header.attempt_id, now_ms):
-            lite.block(queue, group)
             return None
         offset = self._offset(queue, group)
         result = store.get_message(group, queue, _QUEUE, offset, count_max)
@@ -294,7 +293,6 @@ class PopLiteMessageProcessor:
         for each in result.queue_offsets:
             times = before.get(each, 0)
             counts.append(f"0 qo{_QUEUE}%{each} {times}" if times else "0")
-        lite.block(queue, group)
         return result
 
     def _absent(
@@ -500,7 +498,6 @@ class PopLiteMessageProcessor:
             self._lite.orders.set_next_visible(
                 queue, group, _QUEUE, header.offset, receipt.pop_time, visible_ms
             )
-            self._lite.block(queue, group)
             answer.pop_time = receipt.pop_time
             answer.invisible_time = visible_ms - receipt.pop_time
         return create_response(request, ResponseCode.SUCCESS, header=answer)
