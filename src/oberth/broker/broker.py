@@ -127,6 +127,7 @@ class Broker(Service):
             services.dispatching.on_offset_reset,
             services.pop.on_reset,
             services.lite.on_reset,
+            processors.pops.on_reset,
         ]
         parts.ticks += [
             services.access.on_time,

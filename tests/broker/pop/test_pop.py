@@ -28,7 +28,7 @@ from oberth.formats.properties import PROPERTIES_SIZE_MAX
 from oberth.formats.topic_config import TopicConfig
 from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.base import MessageQueue
-from oberth.remoting.code import ResponseCode
+from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.remoting.command import RemotingCommand
 from oberth.remoting.headers.pop import ATTEMPT_ID_MAX
 from oberth.store.messages import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -530,6 +530,33 @@ async def test_who_waits_gets_what_is_visible_earlier_than_it_was_to_be(peer: Pe
     assert not late.done()
     peer.mq.clock.advance(seconds=2)
     assert bodies(await asyncio.wait_for(late, BOUND_S)) == [b"x"]
+
+
+@pytest.mark.parametrize("order", ["true", "false"])
+async def test_a_reset_wakes_who_waits(peer: Peer, order: str) -> None:
+    await peer.send(b"x")
+    taken = await peer.pop(order=order)
+    assert bodies(taken) == [b"x"]
+    assert await peer.ack(taken[0]) == 0
+    reset: dict[str, object] = {
+        "topic": TOPIC, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": 0,
+        "isForce": "true",
+    }  # fmt: skip
+    pops = peer.mq.broker.services.pop
+    for code, polling in ((NOTIFY, pops.notifying), (POP, pops.polling)):
+        peer.mq.clock.advance(seconds=1)
+        fields = peer.pop_fields(pollTime=100_000, order=order)
+        waiting = asyncio.ensure_future(peer.call(code, fields))
+        await peer.mq.wait_until(lambda polling=polling: len(polling) == 1, BOUND_S)  # type: ignore[misc]
+        assert (await peer.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        response = await asyncio.wait_for(waiting, BOUND_S)
+        if code == NOTIFY:
+            assert response.fields["hasMsg"] == "true"
+            taken = await peer.pop(order=order)
+        else:
+            taken = peer.popped(response)
+        assert bodies(taken) == [b"x"]
+        assert await peer.ack(taken[0]) == 0
 
 
 async def test_a_blocked_queue_is_noted_once(peer: Peer) -> None:

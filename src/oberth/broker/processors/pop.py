@@ -597,6 +597,11 @@ class PopMessageProcessor:
     def _wake_unlocked(self, queue: tuple[str, str, int]) -> None:
         self.queue_unlocked(*queue)
 
+    def on_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """A group was taken to another offset of a queue: there may be messages now."""
+        self._wake_next(topic, group, queue_id)
+        self._wake_next(topic, group, ANY_QUEUE, queue_id)
+
     def _wake_next(self, topic: str, group: str, queue_id: int, arrived: int = ANY_QUEUE) -> None:
         for polling in (self._service.polling, self._service.notifying):
             waiting = polling.take(topic, group, max(queue_id, ANY_QUEUE))
