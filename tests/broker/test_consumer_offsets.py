@@ -75,7 +75,7 @@ def test_offsets_of_ever_new_groups_are_limited(
     assert [offsets.commit(f"g{n}", "T", 0, 1, 1) for n in range(5)] == [True] * 3 + [False] * 2
     assert [offsets.commit("g0", "T", n, 2, 1) for n in range(5)] == [True] * 3 + [False] * 2
     assert offsets.commit("g0", "T", 2, 3, 1)  # one that is there goes on
-    offsets.assign_reset("g9", "T", 0, 1, 1)
+    assert not offsets.assign_reset("g9", "T", 0, 1, 1)
     assert not offsets.has_reset("g9", "T", 0)
     for number in range(5):
         offsets.commit_pull(f"p{number}", "T", 0, 1)

@@ -217,13 +217,15 @@ class ConsumerOffsets:
 
     # Resets
 
-    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Take a queue to an offset; the next pull of it is told so."""
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
+        """Take a queue to an offset; the next pull of it is told so. False if it is not kept."""
         key = f"{topic}@{group}"
         self._resets.get(key, {}).pop(queue_id, None)  # or the commit would be void
-        if self.commit(group, topic, queue_id, offset, now_ms):
-            self._resets.setdefault(key, {})[queue_id] = offset
-            self.is_urgent = True
+        if not self.commit(group, topic, queue_id, offset, now_ms):
+            return False
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self.is_urgent = True
+        return True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset of the queue is pending."""

@@ -1,4 +1,4 @@
-"""Texts that several processors put into remarks, as Apache's broker words them."""
+"""Texts that several processors put into remarks, in the words of Apache's broker if it has any."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from oberth.errors import IllegalNameError
 from oberth.formats import names
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+OFFSETS_FULL: Final = "The broker keeps as many offsets as it may; delete groups that nobody uses"
+"""1: an offset of a queue that had none is not stored. Apache's broker has no limit."""
 
 
 def topic_not_exist(topic: str) -> str:

@@ -288,6 +288,28 @@ async def test_resets_here(live: Any) -> None:
     assert (await live.peer.call(222, {**one, "offset": "99"})).code == 1
 
 
+async def test_what_there_is_no_room_for_is_no_success(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await live.peer.send("T")
+    parts = live.broker.parts
+    for group in ("G", "H"):
+        parts.groups.find(group)
+    for queue_id in (0, 2):
+        parts.offsets.commit("G", "T", queue_id, 1, 1)
+    told: list[int] = []
+    parts.reset_listeners.append(lambda group, topic, queue_id: told.append(queue_id))
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", parts.offsets._count)
+    reset = {"group": "G", "topic": "T", "timestamp": "-1", "isForce": "true"}
+    clone = {"srcGroup": "G", "destGroup": "H", "offline": "true"}
+    for code, fields in ((222, reset), (314, clone)):
+        answer = await live.peer.call(code, fields)
+        assert answer.code == 1
+        assert "as many offsets as it may" in str(answer.remark)
+    assert told == [0, 2]  # those that have offsets are reset
+    assert parts.offsets.queues("H", "T") == {}
+
+
 async def test_resets_at_the_clients(make_live: Any) -> None:
     live = await make_live(useServerSideResetOffset="false")
     await live.peer.send("T")

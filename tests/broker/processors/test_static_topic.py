@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import consumer_offsets
 from oberth.broker.static_topic_strays import GROUP
 from oberth.formats.message import decode_record
 from oberth.namesrv.name_server import NameServer
@@ -306,6 +307,20 @@ async def test_consumer_offsets(cluster: Cluster) -> None:
     assert cluster.lives[1].broker.parts.offsets.query("G", T, 0) == 4
     stats = await cluster.lives[0].peer.call(208, {"consumerGroup": "Other", "topic": T})
     assert b'"consumerOffset":-1' in stats.body_bytes()
+
+
+async def test_an_offset_that_there_is_no_room_for_is_no_success(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = cluster.lives[0]
+    await live.peer.heartbeat("G", {T: "*"})
+    await cluster.create(0)
+    await cluster.send(0, 5)
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", 0)
+    answer = await cluster.ask(0, 15, consumerGroup="G", commitOffset="3")
+    assert answer.code == 1
+    assert "as many offsets as it may" in str(answer.remark)
+    assert live.broker.parts.offsets.query("G", T, 0) == -1
 
 
 async def test_a_broker_that_is_gone(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from oberth.broker import remarks
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.broker.tasks import result_in_turns
@@ -334,6 +335,7 @@ class OffsetAdminProcessor:
         topics = [header.topic] if header.topic else []
         if not topics:
             topics = yield from self._offsets.topics_of_group_in_slices(header.src_group)
+        is_full = False
         for done, topic in enumerate(topics):
             if done % OFFSETS_A_TURN == OFFSETS_A_TURN - 1:
                 yield
@@ -355,7 +357,12 @@ class OffsetAdminProcessor:
             ):
                 if number % OFFSETS_A_TURN == 0:
                     yield
-                self._offsets.commit(header.dest_group, topic, queue_id, offset, now_ms)
+                if self._offsets.has_reset(header.dest_group, topic, queue_id):
+                    continue
+                if not self._offsets.commit(header.dest_group, topic, queue_id, offset, now_ms):
+                    is_full = True
+        if is_full:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, remarks.OFFSETS_FULL)
         return create_response(request, ResponseCode.SUCCESS)
 
     def reset(
@@ -408,11 +415,16 @@ class OffsetAdminProcessor:
                     yield
                 offsets[queue_id] = self._offset_at(topic, queue_id, header.timestamp)
         now_ms = self._now_ms()
+        is_full = False
         for number, (queue_id, offset) in enumerate(offsets.items()):
             if number % STATS_A_TURN == STATS_A_TURN - 1:
                 yield
-            self._offsets.assign_reset(group, topic, queue_id, offset, now_ms)
-            self._on_offset_reset(group, topic, queue_id)
+            if self._offsets.assign_reset(group, topic, queue_id, offset, now_ms):
+                self._on_offset_reset(group, topic, queue_id)
+            else:
+                is_full = True
+        if is_full:
+            return create_response(request, ResponseCode.SYSTEM_ERROR, remarks.OFFSETS_FULL)
         return (yield from self._reset_response(request, topic, offsets))
 
     def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:

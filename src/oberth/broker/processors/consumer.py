@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
+from oberth.broker import remarks
 from oberth.broker.processors.client import READ_AT_ONCE_MAX, read_body
 from oberth.broker.topic_configs import queue_nums_max
 from oberth.formats import names
@@ -192,7 +193,7 @@ class ConsumerManageProcessor:
             return create_response(
                 request,
                 ResponseCode.SYSTEM_ERROR,
-                "The broker keeps as many offsets as it may; delete groups that nobody uses",
+                remarks.OFFSETS_FULL,
                 ext_fields={},
             )
         return create_response(request, ResponseCode.SUCCESS, ext_fields={})

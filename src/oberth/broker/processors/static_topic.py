@@ -335,7 +335,10 @@ class StaticTopicProcessor:
             response = _success({})
             response.remark = "Offset has been previously reset"
             return response
-        self._offsets.commit(group, queue.topic, item.queue_id, physical, self._now_ms())
+        if not self._offsets.commit(group, queue.topic, item.queue_id, physical, self._now_ms()):
+            return RemotingCommand(
+                code=ResponseCode.SYSTEM_ERROR.value, remark=remarks.OFFSETS_FULL, ext_fields={}
+            )
         return _success({})
 
 
