@@ -13,6 +13,11 @@ OFFSETS_FULL: Final = "The broker keeps as many offsets as it may; delete groups
 """1: an offset of a queue that had none is not stored. Apache's broker has no limit."""
 
 
+def no_queue(topic: str, queue_id: int) -> str:
+    """1: an offset of a queue that the topic does not have is not stored. Apache's stores it."""
+    return f"Topic {topic} has no queue {queue_id}"
+
+
 def topic_not_exist(topic: str) -> str:
     """17: the topic is not known."""
     return f"topic[{topic}] not exist, apply first please! {FAQ}"

@@ -83,6 +83,14 @@ def queue_nums_max(topic_config: TopicConfig) -> int:
     return max(topic_config.read_queue_nums, topic_config.write_queue_nums)
 
 
+def could_have_queue(store: MessageStore, topics: TopicConfigs, topic: str, queue_id: int) -> bool:
+    """Whether a topic has a queue, or had it when it had more: of no other is anything kept."""
+    topic_config = topics.get(topic)
+    return (
+        topic_config is not None and 0 <= queue_id < queue_nums_max(topic_config)
+    ) or store.queue(topic, queue_id) is not None
+
+
 def lost_topics(
     store: MessageStore, topics: TopicConfigs, table_ms: int
 ) -> list[tuple[str, int, bool]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -286,6 +287,23 @@ async def test_resets_here(live: Any) -> None:
     body = parse_config((await live.peer.call(222, one)).body_bytes())
     assert queues(body["offsetTable"]) == {("T", 0): 2}
     assert (await live.peer.call(222, {**one, "offset": "99"})).code == 1
+
+
+async def test_of_queues_that_a_topic_cannot_have_nothing_is_reset(live: Any) -> None:
+    await live.peer.send("T", queue_id=3)
+    parts = live.broker.parts
+    parts.groups.find("G")
+    base = {"group": "G", "topic": "T", "timestamp": "-1", "isForce": "true"}
+    for queue_id in ("4", "1000000", str(2**31 - 1)):
+        for more in ({}, {"offset": "0"}):
+            answer = await live.peer.call(222, {**base, "queueId": queue_id, **more})
+            assert answer.code == 1
+            assert f"has no queue {queue_id}" in str(answer.remark)
+    assert not parts.offsets.queues("G", "T")
+    assert not parts.offsets._resets
+    parts.topics.update(replace(parts.topics.get("T"), read_queue_nums=1, write_queue_nums=1))
+    assert (await live.peer.call(222, {**base, "queueId": "3"})).code == 0  # it had that one
+    assert parts.offsets.queues("G", "T") == {3: 1}
 
 
 async def test_what_there_is_no_room_for_is_no_success(

@@ -16,6 +16,7 @@ from oberth.broker import remarks
 from oberth.broker.clients import ClientInfo
 from oberth.broker.stats import GROUP_GET_NUMS
 from oberth.broker.tasks import result_in_turns
+from oberth.broker.topic_configs import could_have_queue
 from oberth.errors import IllegalNameError, RemotingError
 from oberth.formats import names
 from oberth.formats.config_json import config_in_slices
@@ -393,6 +394,12 @@ class OffsetAdminProcessor:
         """The next pull of each queue is told its new offset; needs no client to be online."""
         store = self._store
         group, topic = header.group, header.topic
+        if header.queue_id >= 0 and not could_have_queue(
+            store, self._topics, topic, header.queue_id
+        ):
+            return create_response(
+                request, ResponseCode.SYSTEM_ERROR, remarks.no_queue(topic, header.queue_id)
+            )
         offsets: dict[int, int] = {}
         if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
             low = max(store.min_offset_in_queue(topic, header.queue_id), 0)

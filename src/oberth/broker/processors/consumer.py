@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oberth.broker import remarks
 from oberth.broker.processors.client import READ_AT_ONCE_MAX, read_body
-from oberth.broker.topic_configs import queue_nums_max
+from oberth.broker.topic_configs import could_have_queue
 from oberth.formats import names
 from oberth.formats.config_json import Shown, config_in_slices, encode_config
 from oberth.remoting.code import ResponseCode
@@ -166,11 +166,11 @@ class ConsumerManageProcessor:
             return create_response(
                 request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", ext_fields={}
             )
-        if not self._could_have(topic, header.queue_id):
+        if not could_have_queue(self._store, self._topics, topic, header.queue_id):
             return create_response(
                 request,
                 ResponseCode.SYSTEM_ERROR,
-                f"Topic {topic} has no queue {header.queue_id}",
+                remarks.no_queue(topic, header.queue_id),
                 ext_fields={},
             )
         if self._groups.find(group) is None:
@@ -197,13 +197,6 @@ class ConsumerManageProcessor:
                 ext_fields={},
             )
         return create_response(request, ResponseCode.SUCCESS, ext_fields={})
-
-    def _could_have(self, topic: str, queue_id: int) -> bool:
-        """Whether a topic has a queue, or had it when it had more: of no other is anything kept."""
-        topic_config = self._topics.get(topic)
-        return (
-            topic_config is not None and 0 <= queue_id < queue_nums_max(topic_config)
-        ) or self._store.queue(topic, queue_id) is not None
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """30: the offset of the next message.
