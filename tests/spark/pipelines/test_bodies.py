@@ -32,6 +32,21 @@ from oberth.spark.pipelines.json_types import parse_schema
 
 TYPE = parse_schema('{"a": "bigint", "b": "string", "c": {"d": "boolean"}}')
 
+ODD = [
+    b"NaN", b"[-NaN]", b"Infinity ", b"-Infinity", b"Inf", b"9" * 5000, b"-0", b"01", b"1.", b".5",
+    b"+1", b"1e3", b"1e999", b"1e-999", b"-1E+2", b"0x1", b"1" * 99, b"0." + b"3" * 5000,
+    b"9223372036854775808", b'"\xff"', b'"\xed\xa0\x80"', b'"\xc0\x80"', b'"\xf4\x90\x80\x80"',
+    b'"\xef\xbb\xbf"', b"\xef\xbb\xbf1", b'"\\ud800"', b'"\\udc00"', b'"\\udc00\\ud800"',
+    b'"\\ud83d\\ude00"', b'"\\u0000"', b'"\\u00zz"', b'"\\\'"', b'"\\x41"', b'"\\/"', b'"\\"',
+    b'"}', b'"' + b"x" * 40 + b'\x1b"', b'"\t"', b'"\x7f"', b"\x0b1", b"\xa01", b"\t1", b"1\0",
+    b"\0", b"1,", b"1,,", b"/**/1", b"'1'", b"True", b"nul", b"", b"[1,]", b'{"a":true,"b":1}',
+    b'{"d":1}', b'{"d":null,"d":true}', b'{"x":1,"x":"2"}', b'{"\\u0064":true}',
+    b"[" * 90_000 + b"]" * 90_000, b'{"x":' * 1500 + b"1" + b"}" * 1500,
+    b"[" + b"{}," * 1500 + b"{}]", b"[" * 300 + b"]" * 300, b"[" * 500 + b"]" * 499,
+    b"{}{", b"{}}{",
+]  # fmt: skip
+"""What stands behind a name, or behind a value."""
+
 VALUE = st.one_of(
     st.fixed_dictionaries(
         {},
@@ -44,10 +59,17 @@ VALUE = st.one_of(
     ).map(json.dumps).map(str.encode),
     st.binary(max_size=6),
     st.sampled_from([b"", b"{}", b'{"a":1}{"a":2}', b'{"a":\n1}', b'{"a":1,"a":2}', b'{"a":1.0}']),
+    st.builds(
+        lambda name, raw: b'{"a":1,"%b":%b}' % (name, raw),
+        st.sampled_from([b"a", b"b", b"c", b"more"]), st.sampled_from(ODD),
+    ),
+    st.sampled_from(ODD).map(lambda raw: b'{"b":"x"%b}' % raw),
 )  # fmt: skip
 
 
 @given(st.lists(VALUE, max_size=6))
+@example([b'{"a":1}{"a":2}\0}', b'{"a":99}', b'{"a":5}'])
+@example([b'{"a":1}{"a":2}]}', b'{"a":99}', b'{"a":5}'])
 def test_json_all_at_once_equals_one_by_one(bodies: list[bytes]) -> None:
     decoder = JsonBodies(TYPE)
     array = pa.array(bodies, pa.binary())
@@ -55,6 +77,18 @@ def test_json_all_at_once_equals_one_by_one(bodies: list[bytes]) -> None:
     expected, expected_reasons = decode_each(array, TYPE, decoder._one)
     assert made.to_pylist() == expected.to_pylist()
     assert reasons == expected_reasons
+
+
+@pytest.mark.parametrize("raw", ODD, ids=range(len(ODD)))
+def test_what_other_readers_take_is_refused_whatever_stands_beside_it(raw: bytes) -> None:
+    decoder = JsonBodies(TYPE)
+    for name in (b"a", b"b", b"c", b"more"):
+        for body in (b'{"%b":%b}' % (name, raw), b'{"%b":%b,"a":5}' % (name, raw)):
+            alone, reasons = decode_each(pa.array([body], pa.binary()), TYPE, decoder._one)
+            made, found = decoder.decode(pa.array([b'{"a":1}', body], pa.binary()))
+            made.validate(full=True)
+            assert made.to_pylist() == [{"a": 1, "b": None, "c": None}, *alone.to_pylist()]
+            assert list(found.values()) == list(reasons.values())
 
 
 def test_json_in_bulk_is_the_fast_way() -> None:

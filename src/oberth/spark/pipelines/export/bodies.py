@@ -7,14 +7,22 @@ body that does not decode, why. It pickles, so that tasks get it.
 from __future__ import annotations
 
 import io
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from oberth.spark.pipelines.export.each_body import Reasons, decode_each
 from oberth.spark.pipelines.json_types import RAW_JSON, BodyError, fit, parse_json
+
+_ODD: Final = r"[\x00-\x08\n-\x1f]|[0-9]{100}|[:,\[ -](?:NaN|Inf(?:inity)?)[\], }]"
+"""Further lines, and what Arrow's reader takes for numbers and Python's does not: NaN, Infinity,
+thousands of digits. JSON on one line has no control character but tabs."""
+_NESTED_MAX: Final = 700
+"""Objects and lists in each other that Python's reader surely takes; of those in longer bodies
+msgspec takes as many as Python's."""
 
 
 class BodyDecoder(Protocol):
@@ -57,11 +65,7 @@ class JsonBodies:
 
     def _all_at_once(self, bodies: pa.Array) -> pa.Array | None:
         """The values, if every body is an object on one line that Arrow's reader takes."""
-        if not len(bodies) or bodies.null_count:
-            return None
-        whole = pc.and_(pc.starts_with(bodies, b"{"), pc.ends_with(bodies, b"}"))
-        odd = pc.match_substring_regex(bodies, r"[\n\r]")
-        if not pc.all(whole).as_py() or pc.any(odd).as_py():
+        if not len(bodies) or bodies.null_count or not _is_plain(bodies):
             return None
         lines = pc.binary_join(
             pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies), b"\n"
@@ -81,6 +85,25 @@ class JsonBodies:
             return None
         columns = [table.column(field.name).combine_chunks() for field in self._type]
         return pa.StructArray.from_arrays(columns, fields=list(self._type))
+
+
+def _is_plain(bodies: pa.Array) -> bool:
+    """Whether each body is text on one line from ``{`` to ``}`` with nothing odd in it.
+
+    Then no object begins in one body and ends in another: behind ``}`` no object can follow inside
+    of another, and a text does not go beyond a line's end.
+    """
+    whole = pc.and_(pc.starts_with(bodies, b"{"), pc.ends_with(bodies, b"}"))
+    if not pc.all(whole).as_py() or pc.any(pc.match_substring_regex(bodies, _ODD)).as_py():
+        return False
+    try:
+        bodies.cast(pa.string())
+        long = pc.greater(pc.binary_length(bodies), 2 * _NESTED_MAX)
+        for body in bodies.filter(long).to_pylist():
+            msgspec.json.decode(body, type=msgspec.Raw)
+    except (pa.ArrowInvalid, msgspec.DecodeError, RecursionError):
+        return False  # Arrow's reader takes text that is no UTF-8, and any depth
+    return True
 
 
 def _arrow_reads(kind: pa.DataType) -> bool:
