@@ -223,6 +223,12 @@ def test_what_no_queue_shows_is_read_from_the_log_or_refused() -> None:
         o.parse_read_options({**given, "readOrder": "queue"}, streaming=False)
     with pytest.raises(OptionError, match="includeUndelivered is not allowed in a streaming"):
         o.parse_read_options(given, streaming=True)
+    for more in (
+        {"startingTimestamp": "5"}, {"endingOffsets": '{"A": {"0": 5}}'},
+        {"startingOffsets": "group", "rocketmq.consumer.group": "g"}, {"assign": '{"A": [0]}'},
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match="not go with includeUndelivered"):
+            o.parse_read_options({**given, **more}, streaming=False)
     plain = {"path": "/x", "includeUndelivered": "false"}
     assert o.parse_read_options(plain, streaming=True).read_order is o.ReadOrder.AUTO
 

@@ -7,7 +7,10 @@ what does not come out is reported.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -305,6 +308,31 @@ def test_starting_and_ending_by_time(
     assert [_key(r) for r in read.rows] == expected
     with pytest.raises(OptionError, match="no message at or after"):
         read_store(store.root, startingTimestamp=str(times[-1] + 1))
+
+
+def test_points_in_queues_need_queues(growing_store: Any, read_store: Any, tmp_path: Path) -> None:
+    for number in range(3):
+        growing_store.append("A", 0, b"x", time=1000 + number)
+    bare = tmp_path / "bare"
+    shutil.copytree(growing_store.root / "commitlog", bare / "commitlog")
+    both = f"{growing_store.root},{bare}"
+    points = (
+        {"startingTimestamp": "1001"},
+        {"endingTimestamp": "1001"},
+        {"startingOffsets": "group", "rocketmq.consumer.group": "g"},
+    )
+    for given, root in itertools.product(points, (bare, both)):
+        options = {name.replace(".", "__"): value for name, value in given.items()}
+        with pytest.raises(OptionError, match=f"{bare} has no ConsumeQueue"):
+            read_store(root, **options)
+    # Queues of another store are named: of this one nothing is asked for.
+    name = growing_store.root.name
+    named = {"assign": json.dumps({"A": {name: [0]}})}
+    start = json.dumps({"A": {name: {"0": 1}}})
+    for point in ({"startingTimestamp": "1001"}, {"startingOffsets": start}):
+        assert [row["offset"] for row in read_store(both, **named, **point).rows] == [1, 2]
+    with pytest.raises(OptionError, match="queues there"):
+        read_store(both, assign='{"A":{"bare":[0]}}')
 
 
 @pytest.mark.parametrize("order", ["queue", "commitlog"])

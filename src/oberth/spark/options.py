@@ -352,6 +352,19 @@ def _read_order(options: Given, *, live: bool) -> ReadOrder:
     return order
 
 
+def _check_undelivered(starting: Bound, ending: Bound, selection: Selection) -> None:
+    """Refuses what looks at queue offsets: records that no queue shows have none of their own."""
+    if starting.kind is not BoundKind.EARLIEST or ending.kind is not BoundKind.LATEST:
+        raise OptionError(
+            "starting and ending points do not go with includeUndelivered, for they are offsets of "
+            "queues; say where timestamp …, or sinceOffset and asOfOffset or asOfTimestamp"
+        )
+    if selection.kind is SelectionKind.ASSIGN:
+        raise OptionError(
+            "assign does not go with includeUndelivered; subscribe, and say where partition = …"
+        )
+
+
 def _consumer_group(options: Given, starting: Bound, *, streaming: bool) -> tuple[str, bool]:
     """The group whose offsets count, and whether a stream commits them."""
     group = options.text("rocketmq.consumer.group")
@@ -397,6 +410,8 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     ending = _bound(options, "ending", "latest")
     _check_query(options, starting, ending, streaming=streaming)
     order = _read_order(options, live=live)
+    if options.flag("includeUndelivered", False):
+        _check_undelivered(starting, ending, selection)
     group, commit_to_group = _consumer_group(options, starting, streaming=streaming)
     most, least, max_bytes = _trigger_limits(options)
     trusted = _trust(options.text("trust"))

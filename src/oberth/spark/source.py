@@ -34,6 +34,7 @@ from oberth.spark.options import (
     ReadMode,
     ReadOptions,
     ReadOrder,
+    SelectionKind,
     parse_read_options,
     schema_options,
 )
@@ -273,7 +274,8 @@ def plan_batch(
     """The partitions of a batch query; with a lake, of what lies after it in the log.
 
     Raises:
-        OptionError: topics, queues or offsets that do not exist.
+        OptionError: topics, queues or offsets that do not exist; or a store lacks the queues in
+            which starting and ending points are.
         DataLossError: with failOnDataLoss, what is asked for is gone.
     """
     if lake is not None:
@@ -282,6 +284,7 @@ def plan_batch(
         return []
     order = read_order(stores, options)
     keys = p.select_queues(options, stores, must_exist=True)
+    _check_bounds(stores, options)
     explicit = (
         options.starting.kind is not BoundKind.EARLIEST
         or options.ending.kind is not BoundKind.LATEST
@@ -442,13 +445,37 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
     """
     if options.read_order is ReadOrder.COMMIT_LOG:
         return ReadOrder.COMMIT_LOG
-    without = [s for s in stores.files if not s.has_queues() and s.segments()]
+    without = stores_without_queues(stores)
     if options.read_order is ReadOrder.QUEUE and without:
         raise OptionError(
             f"readOrder=queue: {without[0].root} has no ConsumeQueue; rebuild it "
             "(`oberth store rebuild`) or read with readOrder=commitlog"
         )
     return ReadOrder.COMMIT_LOG if without else ReadOrder.QUEUE
+
+
+def stores_without_queues(stores: p.Stores) -> list[StoreFiles]:
+    """The stores that have a CommitLog and no queue."""
+    return [store for store in stores.files if not store.has_queues() and store.segments()]
+
+
+def _check_bounds(stores: p.Stores, options: ReadOptions) -> None:
+    """Raises where starting or ending points would leave out all that a store has.
+
+    Raises:
+        OptionError: a store without queues is asked for a part of them. Of queues that `assign`
+            names it is known that they exist.
+    """
+    bounds = (
+        options.starting.kind is not BoundKind.EARLIEST
+        or options.ending.kind is not BoundKind.LATEST
+    )
+    without = stores_without_queues(stores) if bounds else []
+    if without and options.selection.kind is not SelectionKind.ASSIGN:
+        raise OptionError(
+            f"starting and ending points are offsets of queues, and {without[0].root} has no "
+            "ConsumeQueue; rebuild it (`oberth store rebuild`), or say where timestamp …"
+        )
 
 
 def _narrow(
