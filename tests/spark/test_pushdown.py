@@ -6,6 +6,7 @@ Every property is held against filtering all rows in Python, as Spark would.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +24,11 @@ from pyspark.sql import datasource as f
 from oberth.errors import OptionError
 from oberth.spark.load import StoreLoader
 from oberth.spark.load_plan import work_directory
+from oberth.spark.options import parse_read_options
 from oberth.spark.predicates import EVERYTHING, Interval, predicate_of
 from oberth.spark.schemas import parse_columns
 from oberth.spark.sink import stage
+from oberth.spark.transforms import TagCountsReader
 from oberth.spark.write_options import parse_write_options
 
 ROWS = 4000
@@ -283,9 +286,6 @@ def test_the_option_filter_tag_is_exact(
 def test_counting_by_tag_needs_no_records_and_is_exact(
     store: Path, everything: Any, golden_pristine: Callable[[str], Any], read_store: Any
 ) -> None:
-    from oberth.spark.options import parse_read_options
-    from oberth.spark.transforms import TagCountsReader
-
     roots = [store, *(golden_pristine(n).root for n in ("basic-5.5.0", "innerbatch-5.5.0"))]
     roots.append(golden_pristine("cqext-5.5.0").root)
     for root in roots:
@@ -303,6 +303,21 @@ def test_counting_by_tag_needs_no_records_and_is_exact(
             key = (row["topic"], row["tags"])
             expected[key] = expected.get(key, 0) + 1
         assert found == expected, root
+
+
+def test_counting_by_tag_refuses_what_queues_do_not_know(growing_store: Any) -> None:
+    growing_store.append("A", 0, b"x")
+    place = {"path": str(growing_store.root)}
+    for name, value in (
+        ("lake", "/x"), ("includeUndelivered", "true"), ("sinceOffset", "0"), ("asOfOffset", "0"),
+        ("asOfTimestamp", "0"),
+    ):  # fmt: skip
+        options = parse_read_options({**place, name: value}, streaming=False)
+        with pytest.raises(OptionError, match=f"counts what queues have.*{name}"):
+            TagCountsReader(options)
+    shutil.rmtree(growing_store.root / "consumequeue")
+    with pytest.raises(OptionError, match="has no ConsumeQueue"):
+        TagCountsReader(parse_read_options(place, streaming=False)).partitions()
 
 
 @pytest.mark.parametrize("order", ["queue", "commitlog"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from oberth.errors import DataLossError, NotFoundError
+from oberth.errors import DataLossError, NotFoundError, OptionError
 from oberth.formats.consume_queue import EXT_ADDRESS_MAX, PRE_BLANK_SIZE
 from oberth.formats.names import SCHEDULE_TOPIC, is_lmq
 from oberth.spark import plan as p
@@ -25,7 +25,7 @@ from oberth.spark.partitions import RocketMQPartition, make_piece_reader, queue_
 from oberth.spark.queue_files import QueueFiles
 from oberth.spark.runtime import settle_worker
 from oberth.spark.schemas import parse_columns, struct_type
-from oberth.spark.source import require_path
+from oberth.spark.source import has_cut, require_path, stores_without_queues
 from oberth.spark.store_files import StoreFiles
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def count_by_tag(spark: SparkSession, path: str, **options: str) -> DataFrame:
     Args:
         spark: the session.
         path: the store, as for ``format("rocketmq")``.
-        options: of the source: subscribe, assign, startingOffsets, …
+        options: of the source: subscribe, assign, startingOffsets, … Those that count by places in
+            the log, or count what no queue shows, are refused.
 
     Returns:
         What ``SELECT topic, tags, count(*) … GROUP BY topic, tags`` over the source gives.
@@ -76,7 +77,7 @@ class TagCountsSource(DataSource):
         """A batch reader.
 
         Raises:
-            OptionError: an unknown option, a wrong value.
+            OptionError: an unknown option, a wrong value, or one that queues know nothing of.
         """
         return TagCountsReader(parse_read_options(self.options, streaming=False))
 
@@ -86,11 +87,26 @@ class TagCountsReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         require_path(options)
+        if options.lake or options.include_undelivered or has_cut(options):
+            raise OptionError(
+                "count_by_tag counts what queues have: lake, includeUndelivered, sinceOffset, "
+                "asOfOffset and asOfTimestamp do not go with it; group the source's rows"
+            )
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of queues, many queues to a task: a unit has 20 bytes."""
+        """Ranges of queues, many queues to a task: a unit has 20 bytes.
+
+        Raises:
+            OptionError: topics, queues or offsets that do not exist; or a store has no queues.
+            DataLossError: with failOnDataLoss, what is asked for is gone.
+        """
         stores = p.open_stores(self.options)
+        if without := stores_without_queues(stores):
+            raise OptionError(
+                f"count_by_tag: {without[0].root} has no ConsumeQueue; rebuild it "
+                "(`oberth store rebuild`), or group the source's rows"
+            )
         keys = p.select_queues(self.options, stores, must_exist=True)
         bounds = stores.bounds(keys)
         start = p.bound_offsets(self.options.starting, "starting", self.options, stores, bounds)
