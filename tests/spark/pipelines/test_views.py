@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oberth.cli.main import oberth
+from oberth.errors import OptionError
 from oberth.spark.pipelines import views
+from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.settings import ExportSettings
+from oberth.spark.pipelines.tasks import InProcess
 from oberth.spark.pipelines.views import ALL_MESSAGES, safe_names
 from oberth.spark.pushdown import CONF as PUSHDOWN
 
@@ -132,3 +137,24 @@ def test_bodies_as_columns(spark: SparkSession, growing_store: Any) -> None:
         {"id": 18, "body_offset": "x", "km": 9.0, "partition": 0},
         {"id": 19, "body_offset": "x", "km": 9.5, "partition": 1},
     ]
+
+
+@pytest.mark.spark
+def test_a_topic_that_a_lake_leaves_out_hides_no_other(
+    spark: SparkSession, growing_store: Any, tmp_path: Path
+) -> None:
+    for topic in ("orders", "parcels", "%RETRY%g"):
+        growing_store.append(topic, 0, b"x")
+    root, lake, some = str(growing_store.root), str(tmp_path / "lake"), str(tmp_path / "some")
+    export(InProcess(), root, lake, ExportSettings())
+    export(InProcess(), root, some, ExportSettings(topics=("orders",)))
+    asked = views.TopicViews(spark, [root], {"lake": lake})
+    shown = {row.tableName for row in asked.query("show tables").collect()}
+    assert shown >= {"orders", "parcels", ALL_MESSAGES}
+    assert asked.query("select count(*) from orders").collect() == [(1,)]
+    with pytest.raises(OptionError, match="'%RETRY%g' is not in the lake"):
+        asked.query("select * from _RETRY_g")
+    asked = views.TopicViews(spark, [root], {"lake": some})
+    assert asked.make_for("SHOW VIEWS") == ["orders"]
+    with pytest.raises(OptionError, match="has the topics orders only"):
+        asked.query("select * from all_messages")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from oberth.spark import plan as p
-from oberth.spark.lake import open_lake, union_frame
+from oberth.spark.lake import Lake, open_lake, union_frame
 from oberth.spark.open_source import open_source
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export.places import storage_options
@@ -112,13 +112,15 @@ class TopicViews:
     _scanned: dict[str, str | None] = field(default_factory=dict)
     _bodies: dict[str, pa.StructType] = field(default_factory=dict)
     _stores: p.QueueStores | None = None
+    _tables: Lake | None = None
 
     def __post_init__(self) -> None:
         """Lists the topics."""
         self._stores = open_source(self._parsed())
         topics = {topic for store in self._stores.brokers for topic in store.topics()}
         if self._lake:
-            topics |= open_lake(self._lake, storage_options(self.options)).topics()
+            self._tables = open_lake(self._lake, storage_options(self.options))
+            topics |= self._tables.topics()
         self.names = safe_names(topics)
 
     @property
@@ -135,6 +137,8 @@ class TopicViews:
     def make_for(self, statement: str) -> list[str]:
         """Makes the views that a statement names (all, where it asks what there is).
 
+        Of topics that the lake leaves out there is none; who names one is told why.
+
         Returns:
             The names of the views that are new.
         """
@@ -142,13 +146,21 @@ class TopicViews:
         every = "show" in words and bool({"tables", "views"} & words)
         made = []
         for topic, name in self.names.items():
-            if (every or name.lower() in words) and name not in self._made:
+            wanted = self._has(topic) if every else name.lower() in words
+            if wanted and name not in self._made:
                 self._make(name, topic)
                 made.append(name)
-        if (every or ALL_MESSAGES in words) and ALL_MESSAGES not in self._made:
+        wanted = self._has(None) if every else ALL_MESSAGES in words
+        if wanted and ALL_MESSAGES not in self._made:
             self._make(ALL_MESSAGES, None)
             made.append(ALL_MESSAGES)
         return made
+
+    def _has(self, topic: str | None) -> bool:
+        """Whether a topic, or all of them, can be read: a lake may have been made of some."""
+        if self._tables is None:
+            return True
+        return not self._tables.settings.topics if topic is None else self._tables.has_topic(topic)
 
     def query(self, statement: str) -> DataFrame:
         """The answer to a statement; its filters are pushed down where that is right.
