@@ -158,3 +158,19 @@ def test_a_topic_that_a_lake_leaves_out_hides_no_other(
     assert asked.make_for("SHOW VIEWS") == ["orders"]
     with pytest.raises(OptionError, match="has the topics orders only"):
         asked.query("select * from all_messages")
+
+
+@pytest.mark.spark
+def test_of_all_topics_those_with_json_are_expanded(
+    spark: SparkSession, growing_store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing_store.append("flights", 0, b'{"id": 7}')
+    growing_store.append("plain", 0, b"no json")
+    asked = views.TopicViews(spark, [str(growing_store.root)], expand=frozenset("*"))
+    assert set(asked.make_for("show tables")) == {"flights", "plain", ALL_MESSAGES}
+    assert asked.query("select id from flights").collect() == [(7,)]
+    assert asked.query("select value from plain").collect() == [(bytearray(b"no json"),)]
+    assert "topic plain keeps its bodies as they are: no schema can be inferred" in caplog.text
+    named = views.TopicViews(spark, [str(growing_store.root)], expand=frozenset({"plain"}))
+    with pytest.raises(OptionError, match="no schema can be inferred"):
+        named.query("select * from plain")

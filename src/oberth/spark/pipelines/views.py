@@ -16,12 +16,14 @@ plan turns out to read it more than once.
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from oberth.errors import OptionError
 from oberth.spark import plan as p
 from oberth.spark.lake import Lake, open_lake, union_frame
 from oberth.spark.open_source import open_source
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG: Final = logging.getLogger(__name__)
 ALL_MESSAGES: Final = "all_messages"
 READ_HERE_MAX: Final = 32 << 20
 """Record bytes up to which a topic is read in the driver."""
@@ -98,7 +101,7 @@ class TopicViews:
         paths: the stores; none where options name live brokers.
         options: further options of ``format("rocketmq")``.
         columns: which columns they have, as the option ``columns``.
-        expand: topics whose JSON bodies become columns; ``*`` for all.
+        expand: topics whose JSON bodies become columns; ``*`` for all that have any.
         names: view name by topic.
     """
 
@@ -191,7 +194,12 @@ class TopicViews:
         more = {} if topic is None else {"subscribe": topic}
         frame = self._frame(name, topic, more, pushdown=pushdown)
         if topic is not None and ("*" in self.expand or topic in self.expand):
-            frame = self._expanded(frame, more)
+            try:
+                frame = self._expanded(frame, more)
+            except OptionError as error:
+                if topic in self.expand:
+                    raise
+                _LOG.warning("topic %s keeps its bodies as they are: %s", topic, error)
         frame.createOrReplaceTempView(name)
         self._made.add(name)
 
