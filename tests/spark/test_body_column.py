@@ -147,6 +147,43 @@ def test_bodies_that_do_not_decode_are_left_out_or_an_error(
         rows(growing_store.root, badBodies="fail", **options)
 
 
+def test_a_schema_that_says_not_null_is_kept(growing_store: GrowingStore, tmp_path: Path) -> None:
+    growing_store.append("orders", 0, b'{"id": 1}', keys="k")
+    growing_store.append("orders", 0, b'{"id": "one"}')
+    into = str(tmp_path / "lake")
+    export(InProcess(), str(growing_store.root), into, ExportSettings())
+    growing_store.append("orders", 0, b'{"id": 3}', keys="k")
+    body = pa.struct([("id", pa.int64())])
+
+    def asked(field: pa.Field, **options: str) -> list[Any]:
+        schema = from_arrow_schema(pa.schema([pa.field("offset", pa.int64(), False), field]))
+        found = []
+        for more in ({}, {"lake": into}):
+            read = rows(growing_store.root, schema, body="json", **options, **more)
+            found.append([row["offset"] for row in read])
+        assert found[0] == sorted(found[1])
+        return found[0]
+
+    inside = pa.field("body", pa.struct([pa.field("id", pa.int64(), False)]))
+    assert asked(inside) == [0, 1, 2]
+    growing_store.append("orders", 0, b"{}", keys="k")
+    key, strict = pa.field("key", pa.binary(), False), pa.field("body", body, False)
+    assert asked(strict, badBodies="skip") == [0, 2, 3]
+    with pytest.raises(RecordError, match="column body is null in 1 rows, the schema says NOT"):
+        asked(strict)
+    for lake in ({}, {"lake": into}):
+        schema = from_arrow_schema(pa.schema([key]))
+        with pytest.raises(RecordError, match="column key is null in 1 rows, the schema says NOT"):
+            rows(growing_store.root, schema, **lake)
+        both = from_arrow_schema(pa.schema([key, pa.field("body", body)]))
+        with pytest.raises(RecordError, match="column key is null in 1 rows, the schema says NOT"):
+            rows(growing_store.root, both, body="json", **lake)
+        kept = rows(growing_store.root, both, body="json", badBodies="skip", **lake)
+        assert sorted(row["body"]["id"] or 0 for row in kept) == [0, 1, 3]
+        with pytest.raises(RecordError, match=r"column body\.id is null in 1 rows"):
+            rows(growing_store.root, from_arrow_schema(pa.schema([inside])), body="json", **lake)
+
+
 def test_avro_by_a_file_and_a_readers_schema(growing_store: GrowingStore, tmp_path: Path) -> None:
     growing_store.append("orders", 0, avro(AVRO_1, {"id": 7}))
     path = tmp_path / "order.avsc"

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
-from oberth.errors import OptionError
+from oberth.errors import OptionError, RecordError
 from oberth.spark import schemas
 
 
@@ -77,3 +78,30 @@ def test_impossible_type_says_which_are_allowed() -> None:
 def test_doubles_are_refused() -> None:
     with pytest.raises(OptionError, match="twice"):
         schemas.parse_columns("topic,Topic")
+
+
+def test_what_is_null_and_must_not_be_is_named() -> None:
+    sku = pa.field("sku", pa.string(), nullable=False)
+    lines = pa.field("lines", pa.list_(pa.field("element", pa.struct([sku]))))
+    body = pa.field("body", pa.struct([lines, pa.field("id", pa.int64(), nullable=False)]))
+
+    def found(field: pa.Field, *values: object) -> str:
+        for first in (0, 1):  # of an array, and of what is left of one
+            array = pa.array([None] * first + list(values), field.type)[first:]
+            try:
+                schemas.refuse_nulls(array, field)
+            except RecordError as error:
+                return str(error)
+        return ""
+
+    whole = {"id": 1, "lines": [{"sku": "a"}, None]}
+    assert found(body, None, whole, {"id": 2, "lines": None}, {"id": 3, "lines": []}) == ""
+    assert found(body.with_nullable(False), whole, None).startswith("column body is null in 1 rows")
+    assert found(body, whole, {"lines": []}, {}).startswith("column body.id is null in 2 rows")
+    wrong = {"id": 2, "lines": [{"sku": None}]}
+    assert found(body, None, whole, wrong).startswith("column body.lines[].sku is null in 1 items")
+    texts = pa.field("texts", pa.list_(pa.field("element", pa.string(), nullable=False)))
+    assert found(texts, ["a"], None, []) == ""
+    assert (
+        found(texts, ["a", None]) == "column texts[] is null in 1 items, the schema says NOT NULL"
+    )

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oberth.errors import FormatError, RecordError
+from oberth.errors import FormatError
 from oberth.formats import properties as p
 from oberth.formats import sys_flag as flags
 from oberth.formats.batch_body import BatchItem, decode_batch
@@ -28,7 +28,7 @@ from oberth.kernels.columns import Columns
 from oberth.kernels.gather import Gathered, gather_spans, host_texts, message_ids, property_maps
 from oberth.kernels.memory import SpareMemory
 from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
-from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field
+from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field, refuse_nulls
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -274,11 +274,8 @@ class _Arrays:
         self._cache: dict[str, Any] = {}
 
     def array(self, field: Field, arrow: pa.Field) -> pa.Array:
-        made = getattr(self, f"_make_{_snake(field.column)}")(arrow.type)
-        if not arrow.nullable and made.null_count:
-            raise RecordError(
-                f"column {field.name} is null in {made.null_count} rows, the schema says NOT NULL"
-            )
+        made: pa.Array = getattr(self, f"_make_{_snake(field.column)}")(arrow.type)
+        refuse_nulls(made, arrow)
         return made
 
     # What a column is made of.

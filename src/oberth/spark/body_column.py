@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from oberth.spark.schemas import (
     Field,
     arrow_schema,
     parse_columns,
+    refuse_nulls,
     resolve_schema,
     struct_type,
 )
@@ -187,6 +189,8 @@ class DecodedShape(Shape):
         self._bad = options.bad_bodies
         plain = [each for each in schema.fields if each.name.lower() != BODY]
         known = resolve_schema(StructType(plain)) if plain else ()
+        # What may be null is looked at when it is known which rows are left out.
+        known = tuple(replace(each, nullable=True) for each in known)
         # What is decoded, and its place for messages, behind what the query has itself.
         more = ["value", ERROR, *(() if self._bad is BadBodies.ROW else _PLACE)]
         extra = [Field(f"read.{f.name}", f.column, f.type) for f in parse_columns(",".join(more))]
@@ -201,7 +205,8 @@ class DecodedShape(Shape):
         """See `Shape`.
 
         Raises:
-            RecordError: with badBodies=fail, a body that does not decode.
+            RecordError: with badBodies=fail, a body that does not decode; or a column is null of
+                which the schema says NOT NULL.
         """
         for batch in batches:
             made = self._decoded(batch)
@@ -221,7 +226,11 @@ class DecodedShape(Shape):
         if self._body_at is not None:
             arrays.insert(self._body_at, as_type(values, self._target.field(self._body_at).type))
         made = pa.RecordBatch.from_arrays(arrays, schema=self._target)
-        return made.filter(errors.is_null()) if self._bad is BadBodies.SKIP and reasons else made
+        if self._bad is BadBodies.SKIP and reasons:
+            made = made.filter(errors.is_null())
+        for column, field in zip(made.columns, self._target, strict=True):
+            refuse_nulls(column, field)
+        return made
 
     def _values(self, bodies: pa.Array, errors: pa.Array) -> tuple[pa.Array, Reasons]:
         if errors.null_count == len(errors):

@@ -52,7 +52,13 @@ from oberth.spark.pipelines.export.settings import (
 )
 from oberth.spark.pipelines.export.tables import BATCH_PROPERTY
 from oberth.spark.predicates import Predicate, as_long
-from oberth.spark.schemas import ALL_COLUMNS, COLUMN_BY_NAME, Field, parse_columns
+from oberth.spark.schemas import (
+    ALL_COLUMNS,
+    COLUMN_BY_NAME,
+    Field,
+    parse_columns,
+    refuse_nulls,
+)
 from oberth.spark.sql_filter import compile_sql
 
 if TYPE_CHECKING:
@@ -466,7 +472,8 @@ def read_lake(
 
     Raises:
         DataLossError: a file is gone.
-        RecordError: with badBodies=fail, a body that could not be unpacked.
+        RecordError: with badBodies=fail, a body that could not be unpacked; or a column is null of
+            which the schema says NOT NULL.
     """
     import pyarrow.dataset as ds
 
@@ -624,13 +631,18 @@ def _not_coming(lake: Lake, file: LakeFile, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _as_asked(job: LakeJob, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns in the types that a query asks for."""
+    """The columns in the types that a query asks for.
+
+    Raises:
+        RecordError: the schema says NOT NULL of one that is null.
+    """
     arrays = []
     for field, target in zip(job.fields, schema, strict=True):
         column = batch.column(field.column)
         if field.column == "storedBody" and job.lake.settings.exact:
             column = pc.coalesce(column, batch.column("value"))
         arrays.append(_cast(column, target.type))
+        refuse_nulls(arrays[-1], target)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

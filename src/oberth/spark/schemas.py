@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from oberth.errors import OptionError
+from oberth.errors import OptionError, RecordError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,3 +247,46 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return arrow
+
+
+def refuse_nulls(values: pa.Array, field: pa.Field, name: str = "") -> None:
+    """Raises for a null that a schema has no place for: Spark does not look for it.
+
+    Args:
+        values: a column, or what lies in one.
+        field: what the schema says of it.
+        name: where it lies, for messages; "" for a column.
+
+    Raises:
+        RecordError: a column, a field of a struct or an item of an array is null and NOT NULL.
+    """
+    import pyarrow as pa
+
+    name = name or field.name
+    if not field.nullable and values.null_count:
+        what = "items" if "[]" in name else "rows"
+        raise RecordError(
+            f"column {name} is null in {values.null_count} {what}, the schema says NOT NULL"
+        )
+    inner = _inner_fields(field.type)
+    if not any(_refuses_nulls(each) for each in inner):
+        return
+    there = values.drop_null()
+    if isinstance(field.type, pa.StructType):
+        for number, each in enumerate(inner):
+            refuse_nulls(there.field(number), each, f"{name}.{each.name}")
+    else:
+        refuse_nulls(there.flatten(), inner[0], f"{name}[]")
+
+
+def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    """What a struct or an array is made of; a map's texts are never null."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.StructType):
+        return list(kind)
+    return [kind.value_field] if isinstance(kind, pa.ListType) else []
+
+
+def _refuses_nulls(field: pa.Field) -> bool:
+    return not field.nullable or any(_refuses_nulls(each) for each in _inner_fields(field.type))
