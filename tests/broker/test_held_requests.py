@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from oberth.broker.held_requests import HOLD_MS_MAX, REQUEST_SIZE, HoldLimits, InTurns
+from oberth.broker.held_requests import (
+    HOLD_MS_MAX,
+    REQUEST_SIZE,
+    HoldLimits,
+    InTurns,
+    kept_request,
+)
 from oberth.broker.pop import polling as polling_module
 from oberth.broker.pop.polling import DEADLINES_SPARE, PopPolling, Waiting
 from oberth.remoting.aio.processors import SERVER_BODY_SIZE_MAX
 from oberth.remoting.command import RemotingCommand
+from oberth.remoting.headers.pull import PullMessageRequestHeader
 
 FOR_EVER = str(10**15)
 
@@ -66,6 +73,15 @@ async def test_of_a_request_that_waits_only_its_header_is_kept(live: Any, code: 
     await live.later(HOLD_MS_MAX + 200)
     assert (await answer).code in (0, 19, 210)
     assert (live.broker.parts.hold_limits.total, len(live.broker.parts.hold_limits)) == (0, 0)
+
+
+def test_texts_of_what_waits_count_as_they_are_in_memory() -> None:
+    """One character above U+FFFF makes all of its text four bytes long."""
+    for begin, size_min in (("t", 10_000), ("\U0001f600", 40_000)):
+        fields = {"topic": begin + "t" * 10_000, "more": "x" * 10_000}
+        kept, size = kept_request(RemotingCommand(ext_fields=fields), PullMessageRequestHeader)
+        assert kept.fields.keys() == {"topic"}
+        assert size_min < size - REQUEST_SIZE < size_min + 200
 
 
 @CODES

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from oberth.remoting.command import RemotingCommand
+from oberth.remoting.command import RemotingCommand, text_size
 from oberth.remoting.headers.base import CommandHeader
 
 HOLD_MS_MAX: Final = 120_000
@@ -63,7 +63,7 @@ def kept_request(
         opaque=request.opaque,
         version=request.version,
     )
-    return small, REQUEST_SIZE + sum(map(len, kept.values()))
+    return small, REQUEST_SIZE + text_size(kept.values())
 
 
 def wait_until(request: RemotingCommand, deadline_ms: int, born_ms: int) -> None:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oberth.errors import OberthError
-from oberth.remoting.aio.processors import WAITING_SIZE
-from oberth.remoting.aio.stage import error_response
+from oberth.remoting.aio.stage import error_response, waiting_size
 from oberth.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class OldMessages:
         serve: Callable[[], RemotingCommand | None],
         gone: Callable[[], None] | None,
     ) -> None:
-        size = len(request.body) + WAITING_SIZE
+        size = waiting_size(request)
         channel.work_started(size)
         try:
             for each in absent:

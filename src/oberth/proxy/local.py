@@ -244,7 +244,7 @@ class LocalPeer:
         self._late.pop(opaque, None)
 
     def work_started(self, size: int) -> None:
-        """A request with so long a body was queued."""
+        """A request of so many bytes was queued."""
         del size
         self.in_work += 1
 

@@ -29,7 +29,8 @@ encoder copies no body but a small one, which it puts after the header in one bu
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from sys import getsizeof
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -144,6 +145,15 @@ class RemotingCommand(msgspec.Struct, gc=False):
         if isinstance(body, bytearray | memoryview):
             return bytes(body)
         return b"".join(body)
+
+
+def text_size(texts: Iterable[str]) -> int:
+    """Bytes that some texts take in memory.
+
+    In CPython one character above U+FFFF makes all others of its text four bytes long; here, those
+    of the other texts count as such, too.
+    """
+    return getsizeof("".join(texts))
 
 
 def create_request(

@@ -15,7 +15,14 @@ from oberth.remoting.aio import processors
 from oberth.remoting.aio import processors as processors_module
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import ProcessorTable
-from oberth.remoting.aio.stage import EXPIRED_A_TURN, Stage, error_response
+from oberth.remoting.aio.stage import (
+    EXPIRED_A_TURN,
+    FIELD_SIZE,
+    WAITING_SIZE,
+    Stage,
+    error_response,
+    waiting_size,
+)
 from oberth.remoting.code import ResponseCode
 from oberth.remoting.command import RemotingCommand, create_response
 
@@ -489,14 +496,50 @@ async def test_what_waits_for_slices_is_bounded(
         return create_response(request, 0)
 
     table.sliced([7], sliced)
-    table.dispatch(channel, [RemotingCommand(code=7, opaque=n, body=bytes(11)) for n in range(2)])
-    assert table._slices.waiting_bytes == 11 + processors.WAITING_SIZE
+    asked = [RemotingCommand(code=7, opaque=n, body=bytes(11)) for n in range(2)]
+    table.dispatch(channel, asked)
+    assert table._slices.waiting_bytes == waiting_size(asked[0]) >= WAITING_SIZE + 11
     answers = await channel.wait_replies(2)
     assert answers[1].code == ResponseCode.SYSTEM_BUSY
     assert "allowed 10" in str(answers[1].remark)
     assert answers[0].code == 0
     table.dispatch(channel, [RemotingCommand(code=7, opaque=3)])
     assert (await channel.wait_replies(3))[3].code == 0
+
+
+async def test_headers_of_what_waits_for_slices_count(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each counted 1 KiB, and might have 256 KiB: 8 GiB of one connection."""
+    monkeypatch.setattr(processors, "SLICED_BYTES_MAX", 50_000)
+    table = ProcessorTable()
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        yield
+        request.ext_fields = None  # what a request has counted is given back all the same
+        return create_response(request, 0)
+
+    table.sliced([7], sliced)
+    long = {"x": "y" * 30_000}
+    table.dispatch(channel, [RemotingCommand(code=7, opaque=n, ext_fields=long) for n in range(4)])
+    answers = await channel.wait_replies(4)
+    busy = ResponseCode.SYSTEM_BUSY
+    assert [answers[number].code for number in range(4)] == [0, 0, busy, busy]
+    assert table._slices.waiting_bytes == 0
+
+
+def test_what_a_request_that_waits_counts() -> None:
+    def more(**fields: Any) -> int:
+        return waiting_size(RemotingCommand(**fields)) - waiting_size(RemotingCommand())
+
+    text = "x" * 1000
+    assert more(body=bytes(1000)) == more(remark=text) == 1000
+    assert more(language=text) > 900
+    assert more(ext_fields={"k": text}) > 1000
+    assert more(ext_fields={text: "v"}) > 1000
+    # One such character, and all others of its text take four bytes.
+    assert more(ext_fields={"k": text + "\U0001f600"}) > 4000
+    assert more(ext_fields={f"{number}": "" for number in range(1000)}) > 1000 * FIELD_SIZE
 
 
 async def test_a_failing_slice_is_answered(channel: Any) -> None:
@@ -601,7 +644,7 @@ async def test_what_is_put_off_is_bounded_and_goes_with_its_channel(
     channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work(monkeypatch)
-    monkeypatch.setattr(processors, "PUT_OFF_BYTES_MAX", 4 * processors.WAITING_SIZE)
+    monkeypatch.setattr(processors, "PUT_OFF_BYTES_MAX", 4 * WAITING_SIZE)
     work.table.dispatch(channel, requests(30))
     refused = {number: each for number, each in channel.replies if each.code}
     assert refused

@@ -841,7 +841,8 @@ async def test_a_look_at_connections_ends_with_its_server(monkeypatch: pytest.Mo
         writer.close()
 
 
-async def test_bodies_that_wait_are_limited(start_server: StartServer) -> None:
+@pytest.mark.parametrize("where", ["body", "header"])
+async def test_requests_that_wait_are_limited(start_server: StartServer, where: str) -> None:
     release = threading.Event()
 
     def slow(channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -855,13 +856,18 @@ async def test_bodies_that_wait_are_limited(start_server: StartServer) -> None:
     )
     reader, writer = await asyncio.open_connection(*server.address)
     for number in range(9):
-        body = bytes(1_000_000)
-        writer.write(encode_frame_bytes(RemotingCommand(code=SLOW, opaque=number, body=body)))
+        request = RemotingCommand(code=SLOW, opaque=number)
+        if where == "body":
+            request.body = bytes(1_000_000)
+        else:
+            request.ext_fields = {"x": "y" * 1_000_000}
+        writer.write(encode_frame_bytes(request))
     async with asyncio.timeout(BOUND_S):
         while not [each for each in server.channels if each._read_paused]:  # noqa: ASYNC110
             await asyncio.sleep(0)
     (channel,) = server.channels
     assert channel.in_work < 9
+    assert channel.in_work_bytes > 1_500_000
     release.set()
     assert [each.opaque for each in await read_commands(reader, 9)] == list(range(9))
     assert (channel.in_work, channel.in_work_bytes) == (0, 0)

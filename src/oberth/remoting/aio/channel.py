@@ -100,7 +100,7 @@ class Channel(asyncio.Protocol):
         last_active: loop time of the last byte read or written.
         last_received: loop time of the last byte read.
         in_work: requests handed to stages and not finished (kept by the dispatcher).
-        in_work_bytes: bytes of their bodies.
+        in_work_bytes: bytes that they take, see `waiting_size`.
         is_tls: whether the connection is encrypted.
         take_stored: for what stands where a channel stands and reads no frames; else None.
     """
@@ -298,7 +298,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that the peer has sent and that are kept for it: a frame's beginning, bodies."""
+        """Bytes that the peer has sent and that are kept for it: a frame's beginning, requests."""
         return self._connection.pending_size + self.in_work_bytes
 
     @property
@@ -510,9 +510,11 @@ class Channel(asyncio.Protocol):
         self._update_reading()
 
     def work_started(self, size: int) -> None:
-        """A request with so long a body was queued; stops reading when there is too much."""
+        """A request of so many bytes was queued; stops reading when there is too much."""
         self.in_work += 1
         self.in_work_bytes += size
+        if self._budget is not None and not self._closing:
+            self._budget.note(self, self.received_bytes)
         options = self._options
         if self.in_work > options.in_work_max or self.in_work_bytes > options.in_work_bytes_max:
             self._update_reading()
@@ -521,7 +523,7 @@ class Channel(asyncio.Protocol):
         """A queued request is done, whether or not it was answered."""
         self.in_work -= 1
         self.in_work_bytes -= size
-        if self._budget is not None and size and not self._closing:
+        if self._budget is not None and not self._closing:
             self._budget.note(self, self.received_bytes)
         options = self._options
         if (

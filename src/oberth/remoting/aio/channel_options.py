@@ -18,7 +18,7 @@ class ChannelOptions:
         write_high_bytes: unsent bytes above which the channel stops reading.
         write_low_bytes: unsent bytes below which it reads again.
         in_work_max: requests handed to stages and not finished, above which it stops reading.
-        in_work_bytes_max: bytes of their bodies, above which it stops reading.
+        in_work_bytes_max: bytes that they take, above which it stops reading.
         open_request_max: our requests that wait for a response; more are refused.
         handshake_timeout_s: seconds that a peer has for its TLS handshake.
         idle_timeout_s: seconds without a byte in either direction before the channel is closed;

@@ -50,6 +50,7 @@ from oberth.remoting.aio.stage import (
     SyncHandler,
     call_sync,
     error_response,
+    waiting_size,
 )
 from oberth.remoting.code import MQVersion, ResponseCode
 from oberth.remoting.command import FRAME_SIZE_MAX, RemotingCommand, create_response
@@ -79,7 +80,7 @@ SERVER_HEADER_SIZE_MAX: Final = 256 * 1024
 """Bytes of a request's header that a server takes: properties are 32 KiB at most."""
 
 SLICED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of bodies that wait for their next slice; more requests are answered with code 2."""
+"""Bytes of requests that wait for their next slice; more requests are answered with code 2."""
 
 TURN_S: Final = 0.005
 """How long a turn of the loop serves requests of reads before it puts off what is left of them."""
@@ -125,9 +126,6 @@ _Work: TypeAlias = Generator[None, None, RemotingCommand | None]
 BURST_MAX: Final = 256
 """Requests that a burst handler gets in one call; a turn of the loop may have time for more."""
 
-WAITING_SIZE: Final = 1024
-"""What a request that waits for its slices counts beside its body."""
-
 
 class Slices:
     """Sliced requests that are not done: each channel in turn gets one slice, and the loop turns.
@@ -137,13 +135,13 @@ class Slices:
     is bounded by the channels. All methods belong to the loop's thread.
 
     Attributes:
-        waiting_bytes: bodies of what waits, and WAITING_SIZE for each.
+        waiting_bytes: of all requests that wait, see `waiting_size`.
     """
 
     __slots__ = ("_work", "waiting_bytes")
 
     def __init__(self) -> None:
-        self._work: dict[Channel, deque[tuple[RemotingCommand, _Work]]] = {}
+        self._work: dict[Channel, deque[tuple[RemotingCommand, _Work, int]]] = {}
         self.waiting_bytes = 0
 
     def __contains__(self, channel: Channel) -> bool:
@@ -162,13 +160,13 @@ class Slices:
         own = self._work.get(channel)
         if own is None and not self._step(channel, request, work):
             return
-        size = len(request.body) + WAITING_SIZE
+        size = waiting_size(request)
         channel.work_started(size)
         self.waiting_bytes += size
         if own is not None:
-            own.append((request, work))
+            own.append((request, work, size))
             return
-        self._work[channel] = deque([(request, work)])
+        self._work[channel] = deque([(request, work, size)])
         if len(self._work) == 1:
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -177,10 +175,9 @@ class Slices:
             return  # closed meanwhile
         channel = next(iter(self._work))
         own = self._work.pop(channel)
-        request, work = own[0]
+        request, work, size = own[0]
         if channel.is_closed or not self._step(channel, request, work):
             own.popleft()
-            size = len(request.body) + WAITING_SIZE
             channel.work_finished(size)
             self.waiting_bytes -= size
         if own:
@@ -254,7 +251,7 @@ class PutOff:
                 channel.hold_reading()
                 if len(self._waiting) == 1:
                     asyncio.get_running_loop().call_soon(self._go_on)
-            size = _size_of(request)
+            size = waiting_size(request)
             self.waiting_bytes += size
             waiting.append((request, size))
 
@@ -298,13 +295,6 @@ class PutOff:
         """Give up what waits."""
         self._waiting.clear()
         self.waiting_bytes = 0
-
-
-def _size_of(request: RemotingCommand) -> int:
-    size = WAITING_SIZE + len(request.body)
-    if request.ext_fields:
-        size += sum(map(len, request.ext_fields)) + sum(map(len, request.ext_fields.values()))
-    return size
 
 
 class ProcessorTable:

@@ -62,8 +62,8 @@ class ServerOptions:
         port: 0 takes a free one.
         channel: limits of each connection.
         channel_max: connections at a time; more are closed at once.
-        unfinished_bytes_max: bytes of frames that have begun and not ended, and of bodies that wait
-            to be worked on, over all connections; beyond it, the one that holds most is closed.
+        unfinished_bytes_max: bytes of frames that have begun and not ended, and of requests that
+            wait to be worked on, over all connections; beyond it, who holds most is closed.
         unsent_bytes_max: bytes of answers that peers have not taken; likewise.
         tls_context: certificate and key (see ``tls.server_context``); None: TLS is not offered.
         tls_mode: with a context: whether plain text is still accepted.

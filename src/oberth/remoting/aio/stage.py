@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, cast
 from oberth.errors import OberthError, ProtocolError, StoreFullError
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import RemotingCommand, create_response, text_size
 from oberth.remoting.refusal import Refusal
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,6 +33,19 @@ SWEEP_INTERVAL_S: Final = 0.01
 EXPIRED_A_TURN: Final = 500
 """Requests that waited too long and that one turn of the loop answers: some 3 ms."""
 
+WAITING_SIZE: Final = 1024
+"""What a request that waits counts beside its body and its header's texts."""
+
+FIELD_SIZE: Final = 128
+"""What a header field counts beside its texts: two objects, and its place in the table."""
+
+
+def waiting_size(request: RemotingCommand) -> int:
+    """Bytes that a request takes while it waits: a header may have more of them than a body."""
+    fields = request.fields
+    texts = (request.remark or "", request.language or "", *fields, *fields.values())
+    return WAITING_SIZE + len(request.body) + FIELD_SIZE * len(fields) + text_size(texts)
+
 
 class _Job:
     """A request that waits in a stage or is worked on."""
@@ -50,7 +63,7 @@ class _Job:
         self.request = request
         self.handler = handler
         self.since = since
-        self.size = len(request.body)
+        self.size = waiting_size(request)
 
 
 class Stage:
