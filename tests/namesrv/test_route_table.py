@@ -234,6 +234,21 @@ def test_acting_master() -> None:
     assert table.cluster_info().broker_addr_table["broker-a"].broker_addrs == {2: "a:2", 3: "a:3"}
 
 
+def test_members_of_a_group_are_shown_with_their_own_ids() -> None:
+    """A slave that saw itself as 0 there took itself for no acting master."""
+    table = RouteTable(RouteOptions(support_acting_master=True))
+    topic = "rmq_sys_SYNC_BROKER_MEMBER_broker-a"
+    for broker_id, addr in ((0, "a:1"), (2, "a:2"), (3, "a:3")):
+        own = broker(broker_id, addr, enable_acting_master=True)
+        table.register(own, topics(topic, "T", perm=1), 0)
+    table.unregister("broker-a", "a:1")
+    assert addresses(table, topic) == {2: "a:2", 3: "a:3"}
+    sliced = ended(table.route_in_slices(topic))
+    assert sliced is not None
+    assert sliced.broker_datas[0].broker_addrs == {2: "a:2", 3: "a:3"}
+    assert addresses(table, "T") == {0: "a:2", 3: "a:3"}
+
+
 def test_smallest_id_is_announced() -> None:
     table = RouteTable(RouteOptions(notify_min_broker_id_changed=True))
     first = table.register(broker(1, "a:2"), topics(), 0).changes

@@ -22,7 +22,7 @@ import msgspec
 
 from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
-from oberth.formats.names import is_stored_topic
+from oberth.formats.names import SYNC_BROKER_MEMBER_GROUP_PREFIX, is_stored_topic
 from oberth.namesrv.registrations import MinBrokerIdChange, RegisterResult, Registration
 from oberth.remoting.bodies.base import encode_without_none, result_at_once
 from oberth.remoting.bodies.registration import (
@@ -690,6 +690,10 @@ class RouteTable:
         queues: Iterable[tuple[str, QueueData]],
     ) -> None:
         """Add a topic's queues on some brokers to its route."""
+        # Members of a group learn its ids from the route of such a topic: they want the true ones.
+        acts = self.options.support_acting_master and not topic.startswith(
+            SYNC_BROKER_MEMBER_GROUP_PREFIX
+        )
         for broker_name, queue_data in queues:
             group = self._brokers.get(broker_name)
             if group is None or topic not in group.topics:
@@ -697,7 +701,7 @@ class RouteTable:
             if zone_name is not None and not _in_zone(group, zone_name):
                 continue
             broker_data = group.broker_data()
-            if self.options.support_acting_master:
+            if acts:
                 _act_as_master(broker_data, queue_data)
             route.broker_datas.append(broker_data)
             route.queue_datas.append(queue_data)
