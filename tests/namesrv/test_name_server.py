@@ -287,6 +287,28 @@ async def test_data_version_heartbeat_and_unregister(peer: Peer) -> None:
     assert (await peer.route("T")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_a_broker_whose_topics_have_changed_is_alive(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slaves of Apache's ask so each second, beat in no other way, and register every 30 s."""
+    now_ms = [0]
+    monkeypatch.setattr(peer.server, "_now_ms", lambda: now_ms[0])
+    await peer.register(["T", "U"], heartbeat_timeout_millis=10_000)
+    query = headers.QueryDataVersionRequestHeader(
+        broker_name="broker-a",
+        broker_addr="10.0.0.1:10911",
+        cluster_name="DefaultCluster",
+        broker_id=0,
+    )
+    newer = DataVersion(counter=2, timestamp=8).encode(pretty=False)
+    for _ in range(15):
+        now_ms[0] += 1000
+        response = await peer.ask(RequestCode.QUERY_DATA_VERSION, query, newer)
+        assert response.fields == {"changed": "true"}
+        assert peer.server.routes.expire(now_ms[0]) == ([], ())
+    assert (await peer.route("T")).code == 0
+
+
 async def test_closed_connection_removes_the_broker(peer: Peer) -> None:
     await peer.register(["T", "U"])
     async with RemotingClient() as other:

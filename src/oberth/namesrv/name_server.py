@@ -278,9 +278,9 @@ class NameServer(Service):
         except ConfigFormatError as error:
             raise BodyError(str(error)) from None
         name, addr = header.broker_name, header.broker_addr
+        # Of some it is the only heartbeat, also between a change and the next registration.
+        self.routes.heard_of(name, addr, self._now_ms())
         changed = self.routes.is_changed(name, addr, version)
-        if not changed:
-            self.routes.heard_of(name, addr, self._now_ms())
         known = self.routes.data_version(name, addr)
         return create_response(
             request,
