@@ -510,6 +510,15 @@ def test_what_brokers_name_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     table.delete_topic("W")
     with pytest.raises(RemoteProtocolError, match="no name of a topic"):
         table.register_topic("x" * 5000, queues)
+    # Entries count for each broker that they name, also of topics that are known.
+    table.register(broker(name="broker-b", addr="b:1"), topics("T", "U"), 0)
+    both = [*queues, QueueData(broker_name="broker-b", perm=6, read_queue_nums=1)]
+    for topic, count in (("W", 7), ("V", 6)):
+        with pytest.raises(RemoteProtocolError, match=f"{count} topics of all brokers"):
+            table.register_topic(topic, both)
+        assert names(table) == {"T", "U", "V"}
+        assert addresses(table, topic) == ({0: "a:1"} if topic == "V" else None)
+    table.register_topic("T", both)  # nothing that is new
     table.check()
 
 

@@ -457,7 +457,12 @@ class RouteTable:
         topics = len(self._topics) + new_topics
         if topics > TOPIC_COUNT_MAX:
             raise RemoteProtocolError(f"{topics} topics, allowed {TOPIC_COUNT_MAX}")
-        queues = sum([len(group.topics) for group in self._brokers.values()])
+        self._check_queues(self._queues_count())
+
+    def _queues_count(self) -> int:
+        return sum([len(group.topics) for group in self._brokers.values()])
+
+    def _check_queues(self, queues: int) -> None:
         if queues > QUEUES_COUNT_MAX:
             raise RemoteProtocolError(
                 f"{queues} topics of all brokers together, allowed {QUEUES_COUNT_MAX}"
@@ -489,10 +494,7 @@ class RouteTable:
             for name, group in self._brokers.items()
             if name != registration.broker_name
         )
-        if queues > QUEUES_COUNT_MAX:
-            raise RemoteProtocolError(
-                f"{queues} topics of all brokers together, allowed {QUEUES_COUNT_MAX}"
-            )
+        self._check_queues(queues)
         mappings = len(body.mappings) + sum(
             len(group.mapped)
             for name, group in self._brokers.items()
@@ -598,18 +600,27 @@ class RouteTable:
         """Queue entries from elsewhere (217); those that name unknown brokers are dropped.
 
         Raises:
-            RemoteProtocolError: there are too many topics, or it is the name of none.
+            RemoteProtocolError: there are too many topics, in all or of all brokers, or it is no
+                name of one.
         """
         if topic not in self._topics:
             if len(self._topics) >= TOPIC_COUNT_MAX:
                 raise RemoteProtocolError(f"{len(self._topics)} topics, allowed {TOPIC_COUNT_MAX}")
             if not is_stored_topic(topic):
                 raise RemoteProtocolError(f"{topic[:127]!r} is no name of a topic")
+        taken: dict[str, QueueData] = {}
+        new = 0
         for queue_data in queue_datas:
             group = self._brokers.get(queue_data.broker_name or "")
             if group is not None:
-                group.topics[topic] = None
-                self._topics.setdefault(topic, {})[group.broker_name] = queue_data
+                name = queue_data.broker_name = group.broker_name  # one text for all its topics
+                new += topic not in group.topics and name not in taken
+                taken[name] = queue_data
+        if new:
+            self._check_queues(self._queues_count() + new)
+        for name, queue_data in taken.items():
+            self._brokers[name].topics[topic] = None
+            self._topics.setdefault(topic, {})[name] = queue_data
 
     def change_write_perm(self, broker_name: str, *, writable: bool) -> Generator[None, None, int]:
         """Take a broker's topics out of writing, or back (205, 327); how many there are.
