@@ -105,6 +105,7 @@ NAME_SERVER_GROWS = {
     "RouteTable._clusters": "brokers' clusters",
     "RouteTable._live": "brokers",
     "RouteTable._mappings": "20 000; test_what_brokers_name_is_limited",
+    "RouteTable._registered_on": "connections of brokers",
     "RouteTable._topics": "200 000, 2 000 000 of all brokers; likewise",
     "_BrokerGroup.addresses": "brokers",
     "_BrokerGroup.mapped": "20 000 of all brokers",

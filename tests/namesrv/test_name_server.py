@@ -775,7 +775,7 @@ async def test_a_registration_is_answered_with_a_large_namespace_in_turns(peer: 
         broker_name="a", broker_addr="a:1", cluster_name="C", ha_server_addr="a:2", broker_id=0
     )
     request = create_request(RequestCode.REGISTER_BROKER, header)
-    channel = cast(Channel, SimpleNamespace(is_closed=False))
+    channel = cast(Channel, type("Open", (), {"is_closed": False})())
     assert len(list(peer.server._register_broker(channel, request))) > 5
     answer = await peer.register(["T", "U"])
     assert answer.body_bytes() == KVTable(table=table).encode()

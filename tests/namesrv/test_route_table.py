@@ -5,7 +5,7 @@ Time is an argument, connections are plain words, so nothing is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from oberth.errors import RemoteProtocolError
 from oberth.formats.data_version import DataVersion
 from oberth.namesrv import route_table
 from oberth.namesrv.registrations import BROKER_TIMEOUT_MS, MinBrokerIdChange, Registration
-from oberth.namesrv.route_table import RouteOptions, RouteTable
+from oberth.namesrv.route_table import BrokerKey, LiveBroker, RouteOptions, RouteTable
 from oberth.remoting.bodies.base import render_in_slices
 from oberth.remoting.bodies.registration import RegisterBrokerBody, RegisteredTopic
 from oberth.remoting.bodies.route import ClusterInfo, QueueData, TopicList
@@ -188,6 +188,34 @@ def test_closed_connection_takes_its_brokers_and_no_others() -> None:
     table.register(broker(connection="z"), topics("T", "U"), 1)
     table.connection_closed("x")
     assert set(table.cluster_info().broker_addr_table) == {"broker-a", "broker-c"}
+    table.check()
+
+
+class Unseen(dict[BrokerKey, LiveBroker]):
+    """May not be gone through."""
+
+    def __iter__(self) -> Iterator[BrokerKey]:
+        raise AssertionError("all were looked at")
+
+    def values(self) -> Any:
+        raise AssertionError("all were looked at")
+
+    items = values
+
+
+def test_a_connection_that_closes_looks_at_its_own_brokers() -> None:
+    """There may be 5 000 brokers, and very many connections of others."""
+    table = RouteTable()
+    for number in range(9):
+        own = broker(name=f"broker-{number}", addr=f"a:{number}", connection=f"c{number % 3}")
+        table.register(own, topics("T", "U"), 0)
+    table._live = Unseen(table._live)
+    assert table.connection_closed("stranger") == ()
+    table.connection_closed("c1")
+    assert table.broker_count == 6
+    assert set(table.cluster_info().broker_addr_table) == {
+        f"broker-{number}" for number in range(9) if number % 3 != 1
+    }
 
 
 def test_data_versions() -> None:

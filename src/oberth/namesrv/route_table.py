@@ -165,6 +165,7 @@ class RouteTable:
         self._mappings: dict[str, dict[str, bytes]] = {}  # as JSON: objects take 20 times as much
         self._mappings_size = 0
         self._live: dict[BrokerKey, LiveBroker] = {}
+        self._registered_on: dict[Hashable, dict[BrokerKey, None]] = {}  # by connection
         # Broker names, and topics that they have no more, for `sweep`: no route shows them.
         self._leftovers: deque[tuple[str, dict[str, None]]] = deque()
         # Brokers that have lost their master, and those of their topics that are to become read
@@ -233,14 +234,18 @@ class RouteTable:
         is_new = broker_id not in group.addresses
         group.addresses[broker_id] = addr
         if old_addr is not None and old_addr != addr:
-            del self._live[BrokerKey(name, old_addr)]
+            self._drop_live(BrokerKey(name, old_addr))
         changed = is_new or self.is_changed(name, addr, body.data_version)
-        before = self._live.get(BrokerKey(name, addr))
-        live = self._live[BrokerKey(name, addr)] = LiveBroker(
+        key = BrokerKey(name, addr)
+        before = self._live.get(key)
+        if before is not None:
+            self._leave_connection(key, before)
+        live = self._live[key] = LiveBroker(
             registration, now_ms, DataVersion() if before is None else before.data_version
         )
+        self._registered_on.setdefault(registration.connection, {})[key] = None
         yield from self._take_topics(registration, group, body, live, changed=changed)
-        if self._live.get(BrokerKey(name, addr)) is not live:
+        if self._live.get(key) is not live:
             return RegisterResult(accepted=True)
         live.data_version = body.data_version
         master_addr = ha_server_addr = None
@@ -358,7 +363,7 @@ class RouteTable:
         return changes
 
     def _unregister(self, broker_name: str, broker_addr: str) -> tuple[MinBrokerIdChange, ...]:
-        if self._live.pop(BrokerKey(broker_name, broker_addr), None) is None:
+        if not self._drop_live(BrokerKey(broker_name, broker_addr)):
             return ()
         group = self._brokers[broker_name]
         old_min_id = min(group.addresses, default=None)
@@ -371,6 +376,20 @@ class RouteTable:
         if group.enable_acting_master and had_master and MASTER_ID not in group.addresses:
             self._masterless.append((group, None))
         return self._min_id_changes(group, old_min_id, broker_addr)
+
+    def _drop_live(self, key: BrokerKey) -> bool:
+        live = self._live.pop(key, None)
+        if live is None:
+            return False
+        self._leave_connection(key, live)
+        return True
+
+    def _leave_connection(self, key: BrokerKey, live: LiveBroker) -> None:
+        connection = live.registration.connection
+        keys = self._registered_on[connection]
+        del keys[key]
+        if not keys:
+            del self._registered_on[connection]
 
     def _remove_broker_name(self, broker_name: str) -> None:
         group = self._brokers.pop(broker_name)
@@ -536,11 +555,8 @@ class RouteTable:
 
     def connection_closed(self, connection: Hashable) -> tuple[MinBrokerIdChange, ...]:
         """The connection is gone, and with it every broker that registered on it."""
-        return self._unregister_all(
-            live.registration
-            for live in self._live.values()
-            if live.registration.connection == connection
-        )
+        keys = self._registered_on.get(connection)
+        return self._unregister_all([self._live[key].registration for key in keys]) if keys else ()
 
     def expire(self, now_ms: int) -> tuple[list[Registration], tuple[MinBrokerIdChange, ...]]:
         """Take silent brokers for gone: them, and announcements to make.
@@ -818,6 +834,9 @@ class RouteTable:
         for key, live in self._live.items():
             registration = live.registration
             assert key == (registration.broker_name, registration.broker_addr)
+            assert key in self._registered_on[registration.connection], key
+        assert sum(map(len, self._registered_on.values())) == len(self._live)
+        assert all(self._registered_on.values())
         assert set(self._live) == {
             BrokerKey(name, addr)
             for name, group in self._brokers.items()
