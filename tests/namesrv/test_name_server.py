@@ -347,8 +347,10 @@ async def test_zones(peer: Peer) -> None:
         return [data.broker_name for data in TopicRouteData.decode(body).broker_datas]
 
     assert await found({"__ZONE_MODE": "true", "__ZONE_NAME": "WEST"}) == ["broker-b"]
+    assert await found({"__ZONE_MODE": "true", "__ZONE_NAME": "north"}) == []
     assert await found({"__ZONE_MODE": "false", "__ZONE_NAME": "west"}) == ["broker-a", "broker-b"]
     assert await found({"__ZONE_MODE": "true"}) == ["broker-a", "broker-b"]
+    assert await found({"__ZONE_MODE": "true", "__ZONE_NAME": " "}) == ["broker-a", "broker-b"]
 
 
 async def test_permissions(peer: Peer) -> None:

@@ -247,6 +247,32 @@ def test_zones() -> None:
     assert found(None) == ["broker-a", "broker-b", "broker-c", "broker-d"]
 
 
+def test_a_zone_without_brokers_and_slaves_of_other_zones() -> None:
+    """Apache filters the finished answer: there an acting slave is a master as any other."""
+    table = RouteTable(RouteOptions(support_acting_master=True))
+
+    def found(topic: str, zone: str) -> list[str] | None:
+        at_once = table.route(topic, zone)
+        assert ended(table.route_in_slices(topic, zone)) == at_once
+        if at_once is None:
+            return None
+        shown = [data.broker_name for data in at_once.broker_datas]
+        assert shown == [data.broker_name for data in at_once.queue_datas]
+        return shown
+
+    table.register(broker(zone_name="east"), topics("T", "U"), 0)
+    assert found("T", "west") == []
+    assert found("V", "west") is None
+    for name, acts in (("broker-b", True), ("broker-c", False)):
+        slave = broker(1, f"{name}:1", name, zone_name="east", enable_acting_master=acts)
+        table.register(slave, topics("T", "U"), 0)
+    assert found("T", "west") == ["broker-c"]
+    assert found("T", "East") == ["broker-a", "broker-b", "broker-c"]
+    table.unregister("broker-a", "a:1")
+    table.unregister("broker-c", "broker-c:1")
+    assert found("T", "west") == []
+
+
 def test_acting_master() -> None:
     table = RouteTable(RouteOptions(support_acting_master=True))
     table.register(broker(0, "a:1", enable_acting_master=True), topics("T", "U"), 0)

@@ -606,7 +606,8 @@ def _zone_of(request: RemotingCommand) -> str | None:
     fields = request.fields
     if fields.get(ZONE_MODE, "").lower() != "true":
         return None
-    return fields.get(ZONE_NAME) or None
+    name = fields.get(ZONE_NAME, "")
+    return None if not name or name.isspace() else name
 
 
 def _is_standard(request: RemotingCommand, header: headers.GetRouteInfoRequestHeader) -> bool:

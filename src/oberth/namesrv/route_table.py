@@ -679,14 +679,14 @@ class RouteTable:
 
         Args:
             topic: its name.
-            zone_name: only brokers of this zone, and those without a master.
+            zone_name: only brokers of this zone, and those without a master. There may be none:
+                that is a route without brokers, as of Apache's name server, and not None.
         """
         queues = self._topics.get(topic)
         if queues is None:
             return None
         route = TopicRouteData()
-        self._show(route, topic, zone_name, queues.items())
-        if not route.broker_datas:
+        if not self._show(route, topic, zone_name, queues.items()):
             return None
         texts = self._mapping_texts(topic)
         if texts:
@@ -701,10 +701,12 @@ class RouteTable:
         """`route` of a topic on any number of brokers, its mappings as texts."""
         route = TopicRouteData()
         queues = list(self._topics.get(topic, {}).items())
+        is_there = False
         for start in range(0, len(queues), BROKERS_SHOWN_AT_ONCE):
-            self._show(route, topic, zone_name, queues[start : start + BROKERS_SHOWN_AT_ONCE])
+            some = queues[start : start + BROKERS_SHOWN_AT_ONCE]
+            is_there |= self._show(route, topic, zone_name, some)
             yield
-        if not route.broker_datas:
+        if not is_there:
             return None
         route.topic_queue_mapping_by_broker = self._mapping_texts(topic)
         return route
@@ -715,23 +717,26 @@ class RouteTable:
         topic: str,
         zone_name: str | None,
         queues: Iterable[tuple[str, QueueData]],
-    ) -> None:
-        """Add a topic's queues on some brokers to its route."""
+    ) -> bool:
+        """Add a topic's queues on some brokers to its route; whether they have it, in any zone."""
         # Members of a group learn its ids from the route of such a topic: they want the true ones.
         acts = self.options.support_acting_master and not topic.startswith(
             SYNC_BROKER_MEMBER_GROUP_PREFIX
         )
+        is_there = False
         for broker_name, queue_data in queues:
             group = self._brokers.get(broker_name)
             if group is None or topic not in group.topics:
                 continue  # it is gone, and has not said the topic since it is back
-            if zone_name is not None and not _in_zone(group, zone_name):
-                continue
+            is_there = True
             broker_data = group.broker_data()
             if acts:
                 _act_as_master(broker_data, queue_data)
+            if zone_name is not None and not _in_zone(broker_data, zone_name):
+                continue
             route.broker_datas.append(broker_data)
             route.queue_datas.append(queue_data)
+        return is_there
 
     def _mapping_texts(self, topic: str) -> dict[str, msgspec.Raw] | None:
         mappings = self._mappings.get(topic)
@@ -854,10 +859,10 @@ def _queue_data(broker_name: str, config: RegisteredTopic, read_only: bool) -> Q
     )
 
 
-def _in_zone(group: _BrokerGroup, zone_name: str) -> bool:
-    if MASTER_ID not in group.addresses:
+def _in_zone(broker_data: BrokerData, zone_name: str) -> bool:
+    if MASTER_ID not in broker_data.broker_addrs:
         return True
-    return (group.zone_name or "").lower() == zone_name.lower()
+    return (broker_data.zone_name or "").lower() == zone_name.lower()
 
 
 def _act_as_master(broker_data: BrokerData, queue_data: QueueData) -> None:
