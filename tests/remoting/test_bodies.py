@@ -39,6 +39,7 @@ from oberth.remoting.bodies import (
 from oberth.remoting.bodies.base import Body, BodyError, MessageQueue, parse, render_in_slices
 from oberth.remoting.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from oberth.remoting.code import MQVersion, RequestCode
+from oberth.remoting.command import FRAME_SIZE_MAX
 from oberth.remoting.connection import RemotingConnection
 
 Frames = Callable[[str], tuple[dict[str, Any], ...]]
@@ -479,10 +480,35 @@ def test_a_body_in_slices_ends_where_no_frame_may_be_longer(
     producers = [clients.ProducerInfo(client_id="c" * 1000) for _ in range(3000)]
     work = render_in_slices(clients.ProducerTableInfo(data={"g": producers}))
     with pytest.raises(LocalProtocolError, match="longer than a frame may be, 100000 bytes"):
-        next(work)
+        list(work)
     monkeypatch.setattr(offsets, "FRAME_SIZE_MAX", 100_000)
     with pytest.raises(LocalProtocolError, match="longer than a frame may be, 100000 bytes"):
         list(offsets.status_body({f"c{n}": b"x" * 1000 for n in range(3000)}))
+
+
+def test_long_texts_of_a_body_make_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of 125 texts of 64 KiB was 48 MiB, and only then found to be too long."""
+    sizes, encode = [0], base._encode
+
+    def counted(value: Any) -> bytes:
+        data = encode(value)
+        sizes[-1] += len(data)
+        return data
+
+    monkeypatch.setattr(base, "_encode", counted)
+    table = {f"k{number}": "\x01" * 65_536 for number in range(60)}
+    work = render_in_slices(route.KVTable(table=table))
+
+    def go_on() -> None:
+        while True:
+            next(work)
+            sizes.append(0)
+
+    with pytest.raises(LocalProtocolError, match="longer than a frame may be"):
+        go_on()
+    one_text = 6 * 65_536 + 10
+    assert max(sizes) <= base.BYTES_A_SLICE + one_text
+    assert sum(sizes) <= FRAME_SIZE_MAX + one_text
 
 
 def test_how_much_of_a_body_may_be_a_dialect() -> None:

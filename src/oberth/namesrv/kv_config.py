@@ -16,6 +16,8 @@ from typing import Final
 
 from oberth.errors import ConfigFormatError, OptionError
 from oberth.formats.config_files import KvConfigs
+from oberth.formats.json_writer import config_in_slices, encode_config
+from oberth.remoting.bodies.base import result_at_once
 from oberth.store.files import OsFileSystem
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
@@ -25,9 +27,14 @@ NAMESPACE_COUNT_MAX: Final = 1000
 KEY_COUNT_MAX: Final = 100_000
 """Keys of one namespace."""
 TABLE_SIZE_MAX: Final = 32 * 1024 * 1024
-"""Characters of the whole table. Each change writes all of it."""
+"""Bytes of all texts as they stand in the file. Each change writes all of it."""
 TEXT_SIZE_MAX: Final = 65536
 """Bytes of a namespace, a key or a value."""
+
+
+def size_in_file(text: str) -> int:
+    """Bytes of a text in the file: a control character has six."""
+    return len(encode_config(text))
 
 
 class KvConfigTable:
@@ -36,6 +43,7 @@ class KvConfigTable:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
+        self._size = 0
 
     def load(self) -> None:
         """Read the file, or its back-up.
@@ -51,6 +59,11 @@ class KvConfigTable:
                 data = path.read_bytes()
                 if data.strip():
                     self._table = KvConfigs.decode(data, name=str(path)).config_table
+                    self._size = sum(
+                        size_in_file(text)
+                        for namespace, entries in self._table.items()
+                        for text in (namespace, *entries, *entries.values())
+                    )
                     return
             except FileNotFoundError:
                 pass
@@ -67,7 +80,8 @@ class KvConfigTable:
     def _write(self) -> None:
         if self._path is None:
             return
-        data = KvConfigs(config_table=self._table).encode()
+        # Entry by entry: this thread would keep the loop waiting while it makes one long text.
+        data = result_at_once(config_in_slices({"configTable": self._table}))
         OsFileSystem().make_dirs(str(self._path.parent))
         new = self._path.with_name(self._path.name + ".tmp")
         try:
@@ -106,12 +120,14 @@ class KvConfigTable:
                 f"KV namespace {namespace}: {len(keys)} keys, allowed {KEY_COUNT_MAX}"
             )
         table = {**self._table, namespace: {**(keys or {}), key: value}}
-        size = sum(
-            len(name) + len(text) for entries in table.values() for name, text in entries.items()
-        )
-        if size > TABLE_SIZE_MAX:
-            raise OptionError(f"KV configuration of {size} characters, allowed {TABLE_SIZE_MAX}")
-        self._replace(table)
+        size = self._size + size_in_file(key) + size_in_file(value)
+        if keys is None:
+            size += size_in_file(namespace)
+        elif key in keys:
+            size -= size_in_file(key) + size_in_file(keys[key])
+        if size > max(TABLE_SIZE_MAX, self._size):
+            raise OptionError(f"KV configuration of {size} bytes, allowed {TABLE_SIZE_MAX}")
+        self._replace(table, size)
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value (102), if it is there.
@@ -124,17 +140,20 @@ class KvConfigTable:
             return
         rest = {name: value for name, value in keys.items() if name != key}
         table = {**self._table, namespace: rest}
+        size = self._size - size_in_file(key) - size_in_file(keys[key])
         if not rest:
             del table[namespace]
-        self._replace(table)
+            size -= size_in_file(namespace)
+        self._replace(table, size)
 
-    def _replace(self, table: dict[str, dict[str, str]]) -> None:
+    def _replace(self, table: dict[str, dict[str, str]], size: int) -> None:
         before, self._table = self._table, table
         try:
             self._write()
         except OSError:
             self._table = before
             raise
+        self._size = size
 
     def get(self, namespace: str, key: str) -> str | None:
         """A value (101)."""

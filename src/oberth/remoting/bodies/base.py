@@ -175,6 +175,8 @@ def render(value: Any) -> bytes:
 
 
 ENTRIES_A_SLICE: Final = 125
+BYTES_A_SLICE: Final = 64 * 1024
+"""Bytes of a slice, and one entry more: peers choose how long texts are."""
 
 
 def result_at_once(work: Generator[None, None, _T]) -> _T:
@@ -188,7 +190,9 @@ def result_at_once(work: Generator[None, None, _T]) -> _T:
 
 
 def render_in_slices(body: Body) -> Generator[None, None, bytearray]:
-    """`Body.encode` of a body with any number of entries: yields each quarter of a millisecond.
+    """`Body.encode` of a body with any number of entries, of any length, in slices.
+
+    Yields each quarter of a millisecond.
 
     The bytes grow with each slice: joining megabytes at the end would take tens of milliseconds.
 
@@ -197,14 +201,18 @@ def render_in_slices(body: Body) -> Generator[None, None, bytearray]:
     """
     done = bytearray()
     out: list[bytes] = []
+    counted = size = 0
     for _ in _pieces(out, body, 0):
-        if len(out) >= ENTRIES_A_SLICE * 4:
-            done += b"".join(out)
-            out.clear()
-            if len(done) > FRAME_SIZE_MAX:
+        size += sum(map(len, out[counted:]))
+        counted = len(out)
+        if counted >= ENTRIES_A_SLICE * 4 or size >= BYTES_A_SLICE:
+            if len(done) + size > FRAME_SIZE_MAX:
                 raise LocalProtocolError(
                     f"the answer is longer than a frame may be, {FRAME_SIZE_MAX} bytes"
                 )
+            done += b"".join(out)
+            out.clear()
+            counted = size = 0
             yield
     done += b"".join(out)
     return done
