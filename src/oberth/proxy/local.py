@@ -253,6 +253,13 @@ class LocalPeer:
         del size
         self.in_work -= 1
 
+    def takes_more(self) -> bool:
+        """Always: a call bounds its answers itself."""
+        return True
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        """Not called: it always `takes_more`."""
+
     def hold_reading(self) -> None:
         """Nothing to do: a call waits for its answer."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
@@ -47,10 +47,26 @@ class FakeChannel:
         self.in_work = 0
         self.is_closed = False
         self.is_held = False
+        self.is_deaf = False
+        self.in_work_bytes = 0
+        self.waiting: list[Callable[[], None]] = []
         self.changed = asyncio.Event()
+
+    def takes_more(self) -> bool:
+        return not self.is_deaf
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        self.waiting.append(call)
+
+    def hear(self) -> None:
+        self.is_deaf = False
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
 
     def work_started(self, size: int) -> None:
         self.in_work += 1
+        self.in_work_bytes += size
 
     def hold_reading(self) -> None:
         self.is_held = True
@@ -66,6 +82,7 @@ class FakeChannel:
 
     def work_finished(self, size: int) -> None:
         self.in_work -= 1
+        self.in_work_bytes -= size
         self.changed.set()
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
@@ -262,6 +279,7 @@ async def test_a_burst_with_too_few_answers_is_our_bug() -> None:
     table.burst([7], lambda channel, requests: [])
     fake = FakeChannel.__new__(FakeChannel)
     fake.replies = []
+    fake.is_deaf = False
     fake.changed = cast(asyncio.Event, threading.Event())
     table.dispatch(cast(Channel, fake), requests(2))
     assert [reply.code for _, reply in fake.replies] == [1, 1]
@@ -271,6 +289,7 @@ async def test_a_burst_with_too_few_answers_is_our_bug() -> None:
 def fake_channel() -> Any:
     fake = FakeChannel.__new__(FakeChannel)
     fake.replies = []
+    fake.is_deaf = False
     fake.changed = cast(asyncio.Event, threading.Event())
     return fake
 
@@ -685,3 +704,130 @@ async def test_what_is_quickly_done_comes_after_what_is_in_slices(channel: Any) 
     assert [opaque for opaque, _ in channel.replies] == [2, 3, 3]
     table.dispatch(channel, requests(1, 9))
     assert channel.replies[-1][1].code == 1
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_slices_wait_for_who_takes_no_answers(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        begun.append(request.opaque)
+        yield
+        return create_response(request, 0)
+
+    def at_once(channel: Channel, request: RemotingCommand) -> bool:
+        begun.append(-1)
+        return False
+
+    table = ProcessorTable()
+    table.sliced([7], sliced, at_once=at_once)
+    table.dispatch(channel, requests(3))
+    assert begun == [-1, 0]
+    # What is begun goes on: it may hold what others wait for. The rest waits, and keeps out nobody.
+    channel.is_deaf = True
+    await turns(9)
+    assert (begun, [opaque for opaque, _ in channel.replies]) == ([-1, 0], [0])
+    assert (table._slices.waiting_bytes, channel.in_work) == (0, 2)
+    assert channel.in_work_bytes > 2 * WAITING_SIZE
+    monkeypatch.setattr(processors, "SLICED_BYTES_MAX", 0)
+    other = cast(Any, FakeChannel())
+    table.dispatch(other, requests(1, 10))
+    assert (await other.wait_replies(1))[10].code == 0
+    table.dispatch(channel, requests(1, 3))  # comes behind them
+    monkeypatch.setattr(processors, "SLICED_BYTES_MAX", 1 << 20)
+    channel.hear()
+    await channel.wait_replies(4)
+    assert [opaque for opaque, _ in channel.replies] == [0, 1, 2, 3]
+    assert (channel.in_work, channel.in_work_bytes, table._slices.waiting_bytes) == (0, 0, 0)
+    # Neither begins what comes while it takes nothing.
+    before = len(begun)
+    channel.is_deaf = True
+    table.dispatch(channel, requests(1, 4))
+    await turns(9)
+    assert len(begun) == before
+    # It goes: nothing is done for it.
+    channel.is_closed = True
+    channel.hear()
+    await turns(9)
+    assert len(begun) == before
+    assert (channel.in_work_bytes, table._slices.waiting_bytes) == (0, 0)
+    assert channel not in table._slices
+
+
+async def test_what_is_put_off_waits_for_who_takes_no_answers(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+
+    def deaf_after(channel: Any, request: RemotingCommand) -> RemotingCommand:
+        channel.is_deaf = request.opaque == 2
+        return work.one(channel, request)
+
+    work.table.sync([9], deaf_after)
+    work.table.dispatch(channel, [RemotingCommand(code=9, opaque=n) for n in range(6)])
+    assert work.served == [0, 1, 2]
+    await turns(9)
+    assert work.served == [0, 1, 2]
+    assert channel.is_held
+    assert work.table.has_put_off(channel)
+    assert work.table.put_off_of([channel]) == [channel]
+    # It keeps out nobody, and what it has sent meanwhile comes behind.
+    assert (work.table._put_off.waiting_bytes, channel.in_work) == (0, 3)
+    work.table.dispatch(channel, requests(1, 6))
+    assert channel.in_work_bytes > 4 * WAITING_SIZE
+    channel.hear()
+    await channel.wait_replies(7)
+    assert work.served == [0, 1, 2, 3, 4, 5, 6]
+    assert (channel.in_work, channel.in_work_bytes, channel.is_held) == (0, 0, False)
+    channel.is_deaf = True
+    work.table.dispatch(channel, requests(3))
+    await turns(9)
+    assert work.served == [0, 1, 2, 3, 4, 5, 6, 0]
+    channel.is_closed = True
+    channel.hear()
+    await turns(9)
+    assert (channel.in_work_bytes, work.table._put_off.waiting_bytes) == (0, 0)
+    assert not work.table.has_put_off(channel)
+
+
+async def test_stages_set_aside_what_nobody_would_take(channel: Any) -> None:
+    release = asyncio.Event()
+    other = cast(Any, FakeChannel())
+
+    async def wait(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        await release.wait()
+        return create_response(request, 0)
+
+    stage = Stage("tasks", tasks=1, queue_max=4, wait_ms_max=1000 * BOUND_S)
+    stage.submit(channel, requests(4), wait)
+    stage.submit(other, requests(1, 10), wait)
+    channel.is_deaf = True
+    release.set()
+    await other.wait_replies(1)
+    assert [opaque for opaque, _ in channel.replies] == [0]
+    # They keep out nobody.
+    assert (stage.working, stage.queue_size, channel.in_work) == (0, 0, 3)
+    stage.submit(channel, requests(1, 4), wait)
+    stage.submit(other, requests(4, 11), wait)
+    await other.wait_replies(5)
+    assert len(channel.replies) == 1
+    channel.hear()
+    await channel.wait_replies(5)
+    assert [opaque for opaque, _ in channel.replies] == [0, 1, 2, 3, 4]
+    assert (channel.in_work, channel.in_work_bytes, stage.working) == (0, 0, 0)
+    channel.is_deaf = True
+    release.clear()
+    stage.submit(other, requests(1), wait)
+    stage.submit(channel, requests(1), wait)
+    release.set()
+    await other.wait_replies(6)
+    await stage.aclose()
+    channel.hear()
+    assert len(channel.replies) == 5

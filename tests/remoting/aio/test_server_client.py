@@ -57,6 +57,7 @@ SLOW = 7003
 FAIL = 7004
 BURST = 7005
 SILENT = 7006
+SLICED = 7007
 
 BOUND_S = 100.0
 """For what must happen: only a test that hangs takes so long."""
@@ -773,6 +774,51 @@ async def test_who_does_not_read_is_closed_before_others_suffer(start_server: St
     writer.close()
     good.close()
     del deaf
+
+
+@pytest.mark.parametrize("code", [ECHO, SLICED, SLOW])
+async def test_who_takes_no_answers_is_given_no_more(start_server: StartServer, code: int) -> None:
+    """All that was decoded was answered: up to 512 requests of one write, whatever they ask for."""
+    body = bytes(1 << 20)
+
+    def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return create_response(request, 0, body=body)
+
+    def sliced(
+        channel: Channel, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
+        yield
+        return answer(channel, request)
+
+    stage = Stage("slow", threads=1)
+    table = ProcessorTable()
+    table.sync([ECHO], answer)
+    table.sliced([SLICED], sliced)
+    table.sync([SLOW], answer, stage=stage)
+    server = await start_server(table)
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    peer.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(peer, tuple(server.address))
+    reader, writer = await asyncio.open_connection(sock=peer)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    frames = [encode_frame_bytes(RemotingCommand(code=code, opaque=n)) for n in range(40)]
+    writer.write(b"".join(frames))
+    async with asyncio.timeout(BOUND_S):
+        while not [each for each in server.channels if each._write_paused]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        while stage.working or stage.queue_size:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+    (channel,) = server.channels
+    for _ in range(100):
+        await asyncio.sleep(0)
+        assert channel.unsent_bytes < channel._options.write_high_bytes + (1 << 20) + 1000
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    answers = await read_commands(reader, len(frames))
+    assert [each.opaque for each in answers] == list(range(len(frames)))
+    assert {len(each.body) for each in answers} == {1 << 20}
+    assert (channel.in_work, channel.in_work_bytes) == (0, 0)
+    writer.close()
 
 
 async def test_who_takes_nothing_does_not_keep_what_is_closed(

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from oberth.errors import (
     LocalProtocolError,
@@ -29,7 +29,9 @@ from oberth.errors import (
 )
 from oberth.remoting.aio.address import Address, peer_address
 from oberth.remoting.aio.channel_options import ChannelOptions
+from oberth.remoting.aio.channel_owner import ChannelOwner
 from oberth.remoting.aio.descriptors import unread_bytes
+from oberth.remoting.aio.drained import Drained
 from oberth.remoting.aio.long_reader import LongReader
 from oberth.remoting.aio.peer_budget import PeerBudget
 from oberth.remoting.aio.tls import LateContext, ServerTls, TlsMode
@@ -55,6 +57,9 @@ _PLAIN_WITH_FIELDS: Final = FixedResponse({})
 JOIN_SIZE_MAX: Final = 128 * 1024
 """Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
 
+LONG_PIECE: Final = 64 * 1024
+"""Bytes of an answer from which on it is written before it is asked whether the peer takes more."""
+
 REST_OPEN_MIN: Final = 256
 """Open requests from which on a channel may rest between two reads; see ``read_rest_s``."""
 
@@ -69,19 +74,6 @@ UNREAD_S_MAX: Final = 10.0
 
 TIMER_GRAIN_S: Final = 0.01
 """Time-outs of requests are looked at no more often than this."""
-
-
-class ChannelOwner(Protocol):
-    """The server or client that made a channel and is told of its events."""
-
-    def on_open(self, channel: Channel) -> None:
-        """The connection stands; nothing has been read."""
-
-    def on_requests(self, channel: Channel, requests: list[RemotingCommand]) -> None:
-        """Requests of one read, in order."""
-
-    def on_close(self, channel: Channel, error: Exception | None) -> None:
-        """The connection is gone."""
 
 
 ResponseCallback = Callable[[RemotingCommand | None, Exception | None], None]
@@ -109,7 +101,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: ChannelOwner,
+        owner: ChannelOwner[Channel],
         options: ChannelOptions,
         *,
         server_side: bool,
@@ -152,7 +144,7 @@ class Channel(asyncio.Protocol):
         self._held = 0  # how many have put off what was read
         self._goes_on = False  # whether a turn is due for frames that are not decoded yet
         self._rest_s = options.read_rest_s
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = Drained()
         self._closed = self._loop.create_future()
         self._closing = False
         self._open_requests: OpenRequests[ResponseCallback] = OpenRequests(options.open_request_max)
@@ -368,8 +360,7 @@ class Channel(asyncio.Protocol):
         self._tls = None
         if not self._closed.done():
             self._closed.set_result(None)
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self._drained.tell()
         for request in self._open_requests.take_all():
             self._call_back(
                 request,
@@ -388,10 +379,8 @@ class Channel(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Called by the transport: the peer reads again."""
         self._write_paused = False
+        self._drained.tell()  # what waits for that comes before what is read now
         self._update_reading()
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None
 
     # Reading
 
@@ -662,11 +651,21 @@ class Channel(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait while the peer does not read what we write."""
-        if not self._write_paused or self._closing:
-            return
-        if self._drained is None:
-            self._drained = self._loop.create_future()
-        await asyncio.shield(self._drained)
+        if self._write_paused and not self._closing:
+            await self._drained.wait()
+
+    def takes_more(self) -> bool:
+        """Whether the peer takes answers: what it cannot be sent piles up here.
+
+        A long answer that waits is written first. True when the connection is closed.
+        """
+        if self._out and len(self._out[-1]) >= LONG_PIECE:
+            self._flush()
+        return self._closing or not self._write_paused
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        """Have it called, in a turn of its own, when the peer takes answers again or is gone."""
+        self._drained.call(call)
 
     # Our requests
 

@@ -127,25 +127,42 @@ BURST_MAX: Final = 256
 """Requests that a burst handler gets in one call; a turn of the loop may have time for more."""
 
 
+class _Sliced:
+    """A request that is worked on in slices, or will be."""
+
+    __slots__ = ("has_begun", "request", "size", "work")
+
+    def __init__(
+        self, request: RemotingCommand, work: _Work, size: int, *, has_begun: bool
+    ) -> None:
+        self.request = request
+        self.work = work
+        self.size = size
+        self.has_begun = has_begun
+
+
 class Slices:
     """Sliced requests that are not done: each channel in turn gets one slice, and the loop turns.
 
     One slice a turn, however many requests wait: so the loop is held by one slice, not by their
     number. A channel's requests are worked on one after the other: so what is gathered for answers
-    is bounded by the channels. All methods belong to the loop's thread.
+    is bounded by the channels. While its peer takes no answers none is begun; what is begun goes on
+    to its end, since it may hold what others wait for. All methods belong to the loop's thread.
 
     Attributes:
-        waiting_bytes: of all requests that wait, see `waiting_size`.
+        waiting_bytes: of all requests that wait but for those of peers that take no answers, see
+            `waiting_size`. Those count as work of their connections alone.
     """
 
-    __slots__ = ("_work", "waiting_bytes")
+    __slots__ = ("_deaf", "_work", "waiting_bytes")
 
     def __init__(self) -> None:
-        self._work: dict[Channel, deque[tuple[RemotingCommand, _Work, int]]] = {}
+        self._work: dict[Channel, deque[_Sliced]] = {}
+        self._deaf: dict[Channel, deque[_Sliced]] = {}
         self.waiting_bytes = 0
 
     def __contains__(self, channel: Channel) -> bool:
-        return channel in self._work
+        return channel in self._work or channel in self._deaf
 
     def start(self, channel: Channel, request: RemotingCommand, handler: SlicedHandler) -> None:
         """Do the first slice at once, and all of it if that is all."""
@@ -157,16 +174,23 @@ class Slices:
             channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
             return
         work = handler(channel, request)
-        own = self._work.get(channel)
-        if own is None and not self._step(channel, request, work):
+        begins = channel not in self and channel.takes_more()
+        if begins and not self._step(channel, request, work):
             return
         size = waiting_size(request)
+        each = _Sliced(request, work, size, has_begun=begins)
         channel.work_started(size)
-        self.waiting_bytes += size
-        if own is not None:
-            own.append((request, work, size))
+        if channel in self._deaf:
+            self._deaf[channel].append(each)
             return
-        self._work[channel] = deque([(request, work, size)])
+        self.waiting_bytes += size
+        if channel in self._work:
+            self._work[channel].append(each)
+        else:
+            self._add(channel, deque([each]))
+
+    def _add(self, channel: Channel, own: deque[_Sliced]) -> None:
+        self._work[channel] = own
         if len(self._work) == 1:
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -175,15 +199,27 @@ class Slices:
             return  # closed meanwhile
         channel = next(iter(self._work))
         own = self._work.pop(channel)
-        request, work, size = own[0]
-        if channel.is_closed or not self._step(channel, request, work):
-            own.popleft()
-            channel.work_finished(size)
-            self.waiting_bytes -= size
-        if own:
-            self._work[channel] = own  # after the others
+        each = own[0]
+        if each.has_begun or channel.takes_more():
+            each.has_begun = True
+            if channel.is_closed or not self._step(channel, each.request, each.work):
+                own.popleft()
+                channel.work_finished(each.size)
+                self.waiting_bytes -= each.size
+            if own:
+                self._work[channel] = own  # after the others
+        else:
+            self._deaf[channel] = own
+            self.waiting_bytes -= sum([each.size for each in own])
+            channel.when_writable(lambda: self._take_up(channel))
         if self._work:
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _take_up(self, channel: Channel) -> None:
+        own = self._deaf.pop(channel, None)
+        if own is not None:
+            self.waiting_bytes += sum([each.size for each in own])
+            self._add(channel, own)
 
     def _step(self, channel: Channel, request: RemotingCommand, work: _Work) -> bool:
         """Whether there is more to do."""
@@ -202,6 +238,7 @@ class Slices:
     def close(self) -> None:
         """Give up what is not done."""
         self._work.clear()
+        self._deaf.clear()
         self.waiting_bytes = 0
 
 
@@ -216,27 +253,31 @@ class PutOff:
 
     A read of 256 KiB may hold two thousand requests, each of which asks for all that a broker
     knows. A channel that has put off requests is not read from; what else it has sent is served
-    after them. All methods belong to the loop's thread.
+    after them, and none of it while the peer takes no answers. All methods belong to the loop's
+    thread.
 
     Attributes:
-        waiting_bytes: of all requests that wait.
+        waiting_bytes: of all requests that wait but for those of peers that take no answers, see
+            `waiting_size`. Those count as work of their connections.
     """
 
-    __slots__ = ("_serve", "_waiting", "waiting_bytes")
+    __slots__ = ("_deaf", "_serve", "_waiting", "waiting_bytes")
 
     def __init__(self, serve: Callable[[list[Asked], float], list[Left]]) -> None:
         self._serve = serve
         self._waiting: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
+        self._deaf: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
         self.waiting_bytes = 0
 
     def __contains__(self, channel: Channel) -> bool:
-        return channel in self._waiting
+        return channel in self._waiting or channel in self._deaf
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._deaf)
 
     def add(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Serve these later, after what waits of their channel."""
+        deaf = self._deaf.get(channel)
         waiting = self._waiting.get(channel)
         for request in requests:
             if self.waiting_bytes > PUT_OFF_BYTES_MAX:
@@ -246,14 +287,22 @@ class PutOff:
                 )
                 channel.reply(request, create_response(request, ResponseCode.SYSTEM_BUSY, remark))
                 continue
-            if waiting is None:
-                waiting = self._waiting[channel] = deque()
-                channel.hold_reading()
-                if len(self._waiting) == 1:
-                    asyncio.get_running_loop().call_soon(self._go_on)
             size = waiting_size(request)
+            if deaf is not None:
+                channel.work_started(size)
+                deaf.append((request, size))
+                continue
+            if waiting is None:
+                channel.hold_reading()
+                waiting = deque()
+                self._add(channel, waiting)
             self.waiting_bytes += size
             waiting.append((request, size))
+
+    def _add(self, channel: Channel, waiting: deque[tuple[RemotingCommand, int]]) -> None:
+        self._waiting[channel] = waiting
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -263,9 +312,12 @@ class PutOff:
             for channel, waiting in list(islice(self._waiting.items(), ROUND_MAX)):
                 if channel.is_closed:
                     self._served(channel, waiting, len(waiting))
-                    continue
-                channel.cork()
-                asked.append((channel, [request for request, _ in islice(waiting, ROUND_MAX)], 0))
+                elif channel.takes_more():
+                    channel.cork()
+                    some = [request for request, _ in islice(waiting, ROUND_MAX)]
+                    asked.append((channel, some, 0))
+                else:
+                    self._set_aside(channel)
             try:
                 left = dict(self._serve(asked, until))
             finally:
@@ -291,9 +343,27 @@ class PutOff:
         else:
             channel.resume_reading()
 
+    def _set_aside(self, channel: Channel) -> None:
+        """Have what waits of a channel wait for its peer: it must not keep out others."""
+        self._deaf[channel] = waiting = self._waiting.pop(channel)
+        for _, size in waiting:
+            self.waiting_bytes -= size
+            channel.work_started(size)
+        channel.when_writable(lambda: self._take_up(channel))
+
+    def _take_up(self, channel: Channel) -> None:
+        waiting = self._deaf.pop(channel, None)
+        if waiting is None:
+            return
+        for _, size in waiting:
+            self.waiting_bytes += size
+            channel.work_finished(size)
+        self._add(channel, waiting)
+
     def close(self) -> None:
         """Give up what waits."""
         self._waiting.clear()
+        self._deaf.clear()
         self.waiting_bytes = 0
 
 
@@ -538,9 +608,10 @@ class ProcessorTable:
         *,
         to_burst: bool = False,
     ) -> int:
-        """Serve at least one request from ``start`` on, and more of them up to a time.
+        """Serve at least one request from ``start`` on, and more while there is time and room.
 
-        With ``to_burst`` up to one of a burst processor, too.
+        There is room while the peer takes answers. With ``to_burst`` up to one of a burst
+        processor, too.
 
         Returns:
             The number of the first request that was not served.
@@ -569,7 +640,7 @@ class ProcessorTable:
             else:
                 self._serve(channel, processor, run)
             start = end
-            if now is not None and start < count and now() >= until:
+            if now is not None and start < count and (now() >= until or not channel.takes_more()):
                 break
         return start
 
@@ -614,7 +685,7 @@ class ProcessorTable:
         if processor.kind is _Kind.SLICED:
             at_once = processor.at_once
             for request in run:
-                if at_once is not None and channel not in self._slices:
+                if at_once is not None and channel not in self._slices and channel.takes_more():
                     try:
                         if at_once(channel, request):
                             continue

@@ -98,6 +98,7 @@ class Stage:
             ThreadPoolExecutor(threads, thread_name_prefix=f"oberth-{name}") if threads else None
         )
         self._queue: deque[_Job] = deque()
+        self._deaf: dict[Channel, deque[_Job]] = {}  # what waits until its peer takes answers
         self._done: deque[tuple[_Job, RemotingCommand | None]] = deque()
         self._done_lock = threading.Lock()  # guards _wakeup_pending
         self._wakeup_pending = False
@@ -143,12 +144,13 @@ class Stage:
                 continue
             job = _Job(channel, request, handler, now)
             channel.work_started(job.size)
-            if self._working < self._worker_max:
+            if channel in self._deaf:
+                self._deaf[channel].append(job)
+            elif self._working < self._worker_max:
                 self._start(job)
             else:
                 self._queue.append(job)
-        if self._queue and self._sweeper is None and self.wait_ms_max is not None:
-            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._sweep_soon()
 
     def _full(self) -> str:
         if self._closed:
@@ -202,21 +204,44 @@ class Stage:
         self._start_next()
 
     def _start_next(self) -> None:
-        """Start what waits and is not too late; who is too late is answered, some in a turn."""
-        answered = 0
+        """Start what waits.
+
+        Who is too late is answered, and what its peer would not take the answer of is set aside,
+        some in a turn.
+        """
+        passed = 0
         while self._queue and self._working < self._worker_max:
             next_job = self._queue.popleft()
-            if not self._expired(next_job):
+            if self._expired(next_job):
+                self._answer_expired(next_job)
+            elif next_job.channel.takes_more():
                 self._start(next_job)
                 continue
-            self._answer_expired(next_job)
-            answered += 1
-            if answered == EXPIRED_A_TURN:
+            else:
+                self._set_aside(next_job)
+            passed += 1
+            if passed == EXPIRED_A_TURN:
                 assert self._loop is not None
                 self._loop.call_soon(self._start_next)
                 break
         if self._idle is not None and not self._working and not self._queue:
             self._idle.set()
+
+    def _set_aside(self, job: _Job) -> None:
+        """Have it wait for its peer. So long it counts as work of its connection alone."""
+        channel = job.channel
+        if channel in self._deaf:
+            self._deaf[channel].append(job)
+        else:
+            self._deaf[channel] = deque([job])
+            channel.when_writable(lambda: self._take_up(channel))
+
+    def _take_up(self, channel: Channel) -> None:
+        jobs = self._deaf.pop(channel, None)
+        if jobs is not None:
+            self._queue.extendleft(reversed(jobs))  # they were there before the others
+            self._start_next()
+            self._sweep_soon()
 
     def _expired(self, job: _Job) -> bool:
         if self.wait_ms_max is None:
@@ -236,6 +261,11 @@ class Stage:
         job.channel.reply(
             job.request, create_response(job.request, ResponseCode.SYSTEM_BUSY, remark)
         )
+
+    def _sweep_soon(self) -> None:
+        if self._queue and self._sweeper is None and self.wait_ms_max is not None:
+            assert self._loop is not None
+            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeper = None
@@ -266,6 +296,7 @@ class Stage:
                     grace_s,
                 )
         self._queue.clear()
+        self._deaf.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._tasks):
