@@ -15,7 +15,7 @@ from oberth.remoting.aio import tls as tls_module
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.processors import BURST_MAX, ProcessorTable
 from oberth.remoting.aio.server import ServerOptions
-from oberth.remoting.aio.tls import RECORDS_AT_ONCE, ServerTls
+from oberth.remoting.aio.tls import ENCRYPTED_A_TURN, RECORDS_AT_ONCE, ServerTls
 from oberth.remoting.command import (
     Buffer,
     RemotingCommand,
@@ -374,3 +374,104 @@ async def test_tls_records_of_one_read_are_read_in_turns(
             answers += connection.receive_data(await reader.read(1 << 20))
     assert [each.opaque for each in answers] == list(range(30))
     assert max(came) == RECORDS_AT_ONCE
+
+
+async def test_long_answers_are_encrypted_in_turns(
+    start_server: Any,
+    stack: Any,
+    monkeypatch: Any,
+    tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    """One of 16 MiB held the loop for 25 to 50 ms; what is sent meanwhile comes behind it."""
+    loop = Loop()
+    encrypted = Counted(loop)
+    send = ServerTls.send
+
+    def counted(self: ServerTls, plain: bytes) -> None:
+        encrypted.add(len(plain))
+        send(self, plain)
+
+    monkeypatch.setattr(ServerTls, "send", counted)
+    body = bytes(range(256)) * (5 << 12)  # 5 MiB
+
+    def long(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        channel.reply(request, create_response(request, 0, body=body))
+        if request.is_oneway or request.opaque != 3:
+            return None
+        channel.reply(request, create_response(request, 0))
+        channel.close()
+        channel.close()
+        return None
+
+    made = table()
+    made.sync([PULL], long)
+    server = await start_server(made, ServerOptions(tls_context=tls_contexts[0]))
+    # A limit above all answers: uvloop's client loses what it has paused when the peer closes.
+    reader, writer = await asyncio.open_connection(
+        *server.address, ssl=tls_contexts[1], limit=1 << 24
+    )
+    stack.callback(writer.close)
+    connection = RemotingConnection()
+    answers: list[RemotingCommand] = []
+    loop.begin()
+    frames = [RemotingCommand(code=code, opaque=n) for n, code in enumerate((PULL, PULL, SEND))]
+    writer.write(b"".join(map(encode_frame_bytes, frames)))
+    async with asyncio.timeout(100):
+        while len(answers) < 3:
+            answers += connection.receive_data(await reader.read(1 << 20))
+        (channel,) = server.channels
+        assert channel.takes_more()
+        # What waits to be encrypted when the connection is closed goes before that.
+        writer.write(encode_frame_bytes(RemotingCommand(code=PULL, opaque=3)))
+        while data := await reader.read(1 << 20):
+            answers += connection.receive_data(data)
+    loop.end()
+    assert [each.opaque for each in answers] == [0, 1, 2, 3, 3]
+    assert [each.body for each in answers] == [body, body, b"", body, b""]
+    assert max(encrypted.by_turn.values()) <= ENCRYPTED_A_TURN
+    assert max(encrypted.by_turn.values()) > ENCRYPTED_A_TURN // 2
+
+
+async def test_who_takes_nothing_of_a_long_answer_over_tls_is_given_no_more(
+    start_server: Any, stack: Any, tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    served: list[int] = []
+
+    def long(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        served.append(request.opaque)
+        return create_response(request, 0, body=bytes(12 << 20))
+
+    made = table()
+    made.sync([PULL], long)
+    server = await start_server(made, ServerOptions(tls_context=tls_contexts[0]))
+    reader, writer = await asyncio.open_connection(*server.address, ssl=tls_contexts[1])
+    stack.callback(writer.close)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    frames = [RemotingCommand(code=PULL, opaque=number) for number in range(9)]
+    writer.write(b"".join(map(encode_frame_bytes, frames)))
+    async with asyncio.timeout(100):
+        while not [each for each in server.channels if each._write_paused]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (channel,) = server.channels
+        while channel._has_rest:  # noqa: ASYNC110 - turns are what is waited for
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(served) <= 2
+        assert not channel.takes_more()
+        assert not channel.transport.is_reading()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        connection = RemotingConnection()
+        answers: list[RemotingCommand] = []
+        while len(answers) < 9:
+            answers += connection.receive_data(await reader.read(1 << 20))
+    assert [each.opaque for each in answers] == served == list(range(9))
+    # A connection that is lost meanwhile leaves nothing behind.
+    writer.write(encode_frame_bytes(RemotingCommand(code=PULL, opaque=9)))
+    async with asyncio.timeout(100):
+        while not channel._has_rest:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0)
+        channel.abort()
+        await channel.wait_closed()
+        await asyncio.sleep(0)
+    assert channel._out == []
