@@ -667,6 +667,39 @@ async def test_going_away(start_server: StartServer, start_client: StartClient) 
     assert client.channel_nowait(addr) is not first
 
 
+async def test_a_connection_that_is_left_is_closed_when_nothing_is_open_on_it(
+    start_server: StartServer,
+) -> None:
+    """It stayed for good where the last request that was open on it was never answered."""
+    asked: list[int] = []
+
+    def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        asked.append(request.code)
+        if request.code == SILENT:
+            return None
+        return create_response(request, ResponseCode.GO_AWAY if asked.count(ECHO) == 1 else 0)
+
+    table = ProcessorTable()
+    table.sync([SILENT, ECHO], answer)
+    server = await start_server(table)
+    addr = str(server.address)
+    async with RemotingClient(options=ClientOptions(timeout_s=BOUND_S)) as client:
+        channel = await client.channel(addr)
+        silent = channel.invoke_nowait(RemotingCommand(code=SILENT), 0.05)
+        assert (await client.invoke(addr, RemotingCommand(code=ECHO))).code == 0
+        assert client.channel_nowait(addr) is not channel
+        client._close_idle()
+        assert channel.is_closed == (channel.open_request_count == 0)
+        with pytest.raises(RemotingTimeoutError):
+            await silent
+        client._close_idle()
+        async with asyncio.timeout(BOUND_S):
+            await channel.wait_closed()
+            while len(server.channels) != 1:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+        assert client.channel_nowait(addr) is not None
+
+
 async def test_closing_finishes_what_is_at_work(start_client: StartClient) -> None:
     started, release = threading.Event(), threading.Event()
 

@@ -186,8 +186,9 @@ class RemotingClient(Service):
         loop = asyncio.get_running_loop()
         idle_s = self.options.channel.idle_timeout_s
         oldest = loop.time() - idle_s
-        for channel in list(self._channels.values()):
-            if channel.last_active < oldest:
+        for channel, addr in list(self._addresses.items()):
+            is_left = self._channels.get(addr) is not channel
+            if channel.last_active < oldest or (is_left and not channel.open_request_count):
                 channel.close()
         self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
 
@@ -228,7 +229,11 @@ class RemotingClient(Service):
             ) from None
 
     def leave(self, addr: str, channel: Channel) -> None:
-        """Use ``channel`` no more; what is open on it may still be answered."""
+        """Use ``channel`` no more; what is open on it may still be answered.
+
+        It is closed when nothing is open on it any more: now, or a quarter of ``idle_timeout_s``
+        after that at the latest.
+        """
         if self._channels.get(addr) is channel:
             del self._channels[addr]
         if channel.open_request_count == 0:
