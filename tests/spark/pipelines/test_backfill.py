@@ -11,9 +11,10 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,11 @@ from oberth.errors import (
     MQClientError,
     OptionError,
     RecordError,
+    RemotingConnectError,
     RemotingError,
+    RemotingSendRequestError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
 )
 from oberth.spark.connection import Connection
 from oberth.spark.pipelines import backfill
@@ -58,6 +63,18 @@ def mq() -> Iterator[Any]:
         with Admin(namesrv_addr=broker.namesrv_addr) as admin:
             admin.create_topic("T", queue_nums=3, cluster="DefaultCluster")
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long senders wait for what may still arrive, in s; here they do not."""
+    waited: list[float] = []
+
+    async def let_pass(_: ExactSender, seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(ExactSender, "_let_pass", let_pass)
+    return waited
 
 
 def connection(mq: Any) -> Connection:
@@ -153,6 +170,85 @@ def test_sends_whose_answers_are_lost(
     )
     assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
     assert report.sent == 70
+
+
+@pytest.mark.parametrize("kind", [RemotingSendRequestError, RemotingTimeoutError, RemotingError])
+def test_a_send_that_is_carried_out_late_is_there_once(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RemotingError]
+) -> None:
+    """The broker has read it when its connection breaks, and stores it within its time-out."""
+    bodies = write_table(tmp_path / "t", (9,))
+    send, late, waited = Producer.send, list[Callable[[], Awaitable[Any]]](), list[float]()
+    breaks = iter([True])
+
+    async def break_first(self: Producer, *args: Any, **more: Any) -> Any:
+        if next(breaks, False):
+            late.append(partial(send, self, *args, **more))
+            raise kind("closed before the response")
+        return await send(self, *args, **more)
+
+    async def let_pass(_: ExactSender, seconds: float) -> None:
+        waited.append(seconds)
+        while late:
+            await late.pop()()
+
+    monkeypatch.setattr(Producer, "send", break_first)
+    monkeypatch.setattr(ExactSender, "_let_pass", let_pass)
+    settings = PublishSettings(str(tmp_path / "t"), "T")
+    publish(settings, connection(mq), str(tmp_path / "ledger"))
+    assert not late
+    assert waited == [5.0]
+    assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
+
+
+def test_what_a_killed_run_had_sent_may_arrive_late(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = write_table(tmp_path / "t", (1,))
+    settings, ledger = PublishSettings(str(tmp_path / "t"), "T"), str(tmp_path / "ledger")
+    late, waited = list[tuple[Any, dict[str, Any]]](), list[float]()
+
+    async def be_killed(_: Producer, *args: Any, **more: Any) -> None:
+        late.append((args, more))
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "send", be_killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            publish(settings, connection(mq), ledger)
+    assert len(late) == 1
+
+    async def let_pass(self: ExactSender, seconds: float) -> None:
+        waited.append(seconds)
+        while late:
+            args, more = late.pop()
+            await self._producer.send(*args, **more)
+
+    monkeypatch.setattr(ExactSender, "_let_pass", let_pass)
+    report = publish(settings, connection(mq), ledger)
+    assert not late
+    assert (report.sent, report.already) == (0, 1)
+    assert all(0 < seconds <= 5 for seconds in waited)
+    assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
+
+
+def test_a_send_without_a_connection_is_not_waited_for(
+    mq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    bodies = write_table(tmp_path / "t", (9,))
+    send, failures = Producer.send, iter([RemotingConnectError, RemotingTooMuchRequestError])
+
+    async def fail_first(self: Producer, *args: Any, **more: Any) -> Any:
+        kind = next(failures, None)
+        if kind is not None:
+            raise kind("nothing was sent")
+        return await send(self, *args, **more)
+
+    monkeypatch.setattr(Producer, "send", fail_first)
+    settings = PublishSettings(str(tmp_path / "t"), "T")
+    publish(settings, connection(mq), str(tmp_path / "ledger"))
+    assert waits == []
+    assert Counter(row["value"] for row in messages(mq)) == Counter(bodies)
 
 
 def test_what_is_appended_and_not_shown_yet_is_not_sent_again(

@@ -6,14 +6,17 @@ anything is sent the ends of the queues are noted. Whenever it is not known what
 queues are read from there on, and what is found is not sent again. A batch of messages is stored
 whole or not at all, so what is missing is missing as a whole.
 
-One process at a time may send messages of one set of names: callers hold a lock. A request that
-was given up is waited for once more, for its own time-out; a broker that carries it out later than
-that would have it twice.
+One process at a time may send messages of one set of names: callers hold a lock. A broker may carry
+out a request late: one that was given up, one whose connection broke, one of a process that was
+killed. So a queue is looked at only when the time-out of such a request has passed once more, for a
+killed process from the next one's beginning on; a broker that carries it out later than that would
+have it twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -21,7 +24,13 @@ from typing import Final, NamedTuple, Self
 from oberth.client.admin import Admin
 from oberth.client.messages import Message
 from oberth.client.producer import Producer
-from oberth.errors import MQBrokerError, MQClientError, RemotingError
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTooMuchRequestError,
+)
 from oberth.remoting.bodies.base import MessageQueue
 from oberth.remoting.code import ResponseCode
 from oberth.spark.connection import Connection, Patience, may_come_back, wait_for_brokers
@@ -73,8 +82,11 @@ class ExactSender:
             compress_msg_body_over_bytes=1 << 31,
             max_message_size=max_message_size,
         )
+        self._timeout_s = connection.timeout_ms / 1000
+        self._begun = 0.0
 
     async def __aenter__(self) -> Self:
+        self._begun = time.monotonic()
         await self._producer.start()
         try:
             await self.admin.start()
@@ -156,6 +168,8 @@ class ExactSender:
         wanted = {message.properties[PUBLISHED_AS] for message in messages}
         offsets: dict[str, int] = {}
         if resumed:
+            late_until = self._begun + self._timeout_s
+            await self._let_pass(max(0.0, late_until - time.monotonic()))
             offsets.update(await self._look(queue, base, wanted))
         already = len(offsets)
         patience = self._patience()
@@ -173,9 +187,13 @@ class ExactSender:
             except (RemotingError, MQClientError, MQBrokerError) as error:
                 if not _is_away(error) or not await patience.wait():
                     raise
-                if isinstance(error, TimeoutError):
-                    await asyncio.sleep(self._connection.timeout_ms / 1000)
+                if _may_be_late(error):
+                    await self._let_pass(self._timeout_s)
                 offsets.update(await self._look(queue, base, wanted))
+
+    async def _let_pass(self, seconds: float) -> None:
+        """Waits while a broker may still carry out what was sent before."""
+        await asyncio.sleep(seconds)
 
     async def _look(self, queue: MessageQueue, base: int, wanted: set[str]) -> dict[str, int]:
         """The offsets of named messages that a queue has behind an offset."""
@@ -213,6 +231,12 @@ def _is_away(error: Exception) -> bool:
     if isinstance(error, MQBrokerError):
         return error.response_code in _RETRIED
     return may_come_back(error)
+
+
+def _may_be_late(error: Exception) -> bool:
+    """Whether a broker may carry out a request that failed so: it may have been written."""
+    unsent = RemotingConnectError | RemotingTooMuchRequestError
+    return isinstance(error, RemotingError) and not isinstance(error, unsent)
 
 
 def _chunks(messages: Sequence[Message]) -> list[list[Message]]:
