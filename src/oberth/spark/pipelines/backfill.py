@@ -588,7 +588,7 @@ def _file_rows(place: Place, file: Mapping[str, Any]) -> Iterator[pa.Table]:
             rows = opened.read_row_group(number)
             for name, value in file.get("partition", {}).items():
                 if name not in rows.schema.names:
-                    kind = None if value is not None else pa.string()
+                    kind = None if value is not None else pa.null()  # of whatever type others have
                     rows = rows.append_column(name, pa.array([value] * rows.num_rows, kind))
             yield rows
 
