@@ -3,10 +3,11 @@
 Spark's Kafka source and sink do Kafka's side; their jars are the user's to give. A batch is a range of
 offsets of each partition, noted with the target's ends before anything is sent. Partition N is queue N of
 one broker; from RocketMQ it is the Nth queue of all brokers, by broker and queue. What was sent is named
-SOURCE/TOPIC/N/OFFSET, in the property PUBLISHED_AS or the header of this name, and whenever it is not
-known what arrived, the target is read from the noted ends.
+SOURCE/TOPIC/RUN/N/OFFSET, in the property PUBLISHED_AS or the header of this name, and whenever it is
+not known what arrived, the target is read from the noted ends. RUN is this migration's alone: another
+one may move a topic of the same name into the same target.
 
-    migrate.json               what is moved to where
+    migrate.json               what is moved to where, and RUN; those begun before there was one have none
     queues.json                which queue each partition is; queues that come later come last
     batches/NNNNNNNN.json      the ranges of a batch and the target's ends, before it is sent
     batches/NNNNNNNN.done      its receipt: which offsets became which, as runs
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -60,7 +62,7 @@ _TRIES: Final = 5
 # Records that others wrote may have no headers, or some and none of this name.
 _NAME: Final = f"cast(get(filter(headers, h -> h.key = '{PUBLISHED_AS}'), 0).value as string)"
 _PLACE: Final = re.compile(r"(0|[1-9][0-9]{0,8})/(0|[1-9][0-9]{0,17})")
-"""A partition and an offset, as `_name` writes them."""
+"""A partition and an offset, as names end."""
 
 Runs = list[tuple[int, int, int]]
 """Neighbouring messages: first offset there, first offset here, how many."""
@@ -357,6 +359,7 @@ class _Migration(ABC):
         self.progress = progress
         self.report = MigrateReport()
         self.runs: dict[int, Runs] = {}
+        self.prefix = ""
         self.queues: list[MessageQueue] = []
 
     # What each direction does.
@@ -445,12 +448,14 @@ class _Migration(ABC):
         }
         present = self.ledger.read("migrate.json")
         if present is None:
-            self.ledger.write("migrate.json", what)
-        elif present != what:
+            present = {**what, "run": secrets.token_hex(8)}
+            self.ledger.write("migrate.json", present)
+        if any(present[name] != value for name, value in what.items()):
             raise OptionError(
                 f"{self.ledger.into}: was begun with {present['source']} to {present['target']}; "
                 "give another ledger"
             )
+        self.prefix = name_prefix(self.source, present.get("run", ""))
 
     def known_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that the runs before had, in the order of the partitions."""
@@ -523,9 +528,15 @@ class _Migration(ABC):
         self.report.already += already
 
 
-def _name(side: Side, partition: int, offset: int) -> str:
-    kind = FROM_KAFKA if side.kafka else "rocketmq/"
-    return f"{kind}{side.topic}/{partition}/{offset}"
+def name_prefix(source: Side, run: str) -> str:
+    """What the names of a migration's messages begin with; behind it are partition and offset.
+
+    Args:
+        source: from where.
+        run: what no other migration has; "" for one that was begun before there was such a part.
+    """
+    kind = FROM_KAFKA if source.kafka else "rocketmq/"
+    return f"{kind}{source.topic}/{run}/" if run else f"{kind}{source.topic}/"
 
 
 def _place_named(prefix: str, name: str | None) -> tuple[int, int] | None:
@@ -595,7 +606,7 @@ class _FromKafka(_Migration):
     def send(
         self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
     ) -> tuple[dict[int, list[tuple[int, int]]], int]:
-        job = _SendJob(self.connection, self.source, self.queues, ends, resumed)
+        job = _SendJob(self.connection, self.prefix, self.queues, ends, resumed)
         frame = self.kafka.read(self.source.topic, ranges).selectExpr(
             "partition", "offset", "key", "value", "headers",
             "cast(unix_millis(timestamp) as bigint) as timestamp",
@@ -632,7 +643,7 @@ class _SendJob:
     """In a task: sends the records of its partitions."""
 
     connection: Connection
-    source: Side
+    prefix: str
     queues: list[MessageQueue]
     ends: list[int]
     resumed: bool
@@ -663,7 +674,7 @@ class _SendJob:
         offsets: dict[str, tuple[int, int]] = {}
         for row in rows:
             queue = self.queues[row["partition"]]
-            name = _name(self.source, row["partition"], row["offset"])
+            name = f"{self.prefix}{row['partition']}/{row['offset']}"
             offsets[name] = row["partition"], row["offset"]
             by_queue.setdefault(queue, []).append(message_of(row, queue.topic, name))
         # A batch that is taken up again may know fewer queues than there are by now.
@@ -768,7 +779,7 @@ class _ToKafka(_Migration):
         )
 
         numbers = {(q.broker_name, q.queue_id): n for n, q in enumerate(self.queues)}
-        job = _RecordJob(self.source, numbers, frozenset(known))
+        job = _RecordJob(self.prefix, numbers, frozenset(known))
         header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         schema = StructType(
             [
@@ -795,11 +806,10 @@ class _ToKafka(_Migration):
         wanted = {n: (ends[n], now[n]) for n in ranges if now[n] > ends[n]}
         if not wanted:
             return {}
-        prefix = _name(self.source, 0, 0).removesuffix("0/0")
         found: dict[tuple[int, int], int] = {}
         named = self.kafka.read(self.target.topic, wanted).selectExpr("offset", f"{_NAME} as name")
         for row in named.collect():
-            key = _place_named(prefix, row["name"])
+            key = _place_named(self.prefix, row["name"])
             if key is None:
                 continue
             low, high = ranges.get(key[0], (0, 0))
@@ -835,7 +845,7 @@ class _ToKafka(_Migration):
 class _RecordJob:
     """In a task: messages as Kafka's records, those that have not arrived."""
 
-    source: Side
+    prefix: str
     numbers: Mapping[tuple[str, int], int]
     known: frozenset[tuple[int, int]]
 
@@ -844,6 +854,6 @@ class _RecordJob:
             partition = self.numbers[row["broker"], row["partition"]]
             if (partition, row["offset"]) in self.known:
                 continue
-            record = record_of(row.asDict(), _name(self.source, partition, row["offset"]))
+            record = record_of(row.asDict(), f"{self.prefix}{partition}/{row['offset']}")
             headers = [(each["key"], each["value"]) for each in record["headers"]]
             yield record["key"], record["value"], headers, partition
