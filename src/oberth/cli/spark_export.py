@@ -15,6 +15,7 @@ from oberth.cli.spark_options import (
     absolute,
     live_options,
     one_store,
+    parse_options,
     spark_options,
     spark_tasks,
     store_or_brokers,
@@ -144,6 +145,7 @@ def export_command(
     from oberth.spark.pipelines.export.places import storage_options
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.export.tables import require_library
+    from oberth.spark.pipelines.export.taken_options import check_options
     from oberth.spark.pipelines.json_types import parse_schema
 
     if until_stdin_ends:
@@ -164,6 +166,8 @@ def export_command(
         else:
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
+    live = {} if namesrv is None else {"rocketmq.namesrv.addr": namesrv}
+    check_options({**parse_options(options), **live})
     root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     require_library(form)  # before Spark is started for nothing
     stores = open_stores(root, given) if root else []

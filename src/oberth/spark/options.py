@@ -471,6 +471,15 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     )
 
 
+def option_names(given: Mapping[str, str]) -> list[str]:
+    """The proper names of the options that are given.
+
+    Raises:
+        OptionError: an unknown option, or one under two names with two values.
+    """
+    return Given(given, _READ).has(*_READ)
+
+
 def _trust(text: str) -> frozenset[str]:
     """What the option ``trust`` names.
 

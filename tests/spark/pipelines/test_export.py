@@ -368,6 +368,59 @@ def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:
         export(InProcess(), str(other.root), str(tmp_path / "yes"), ExportSettings())
 
 
+UNHEEDED = [
+    ("filter.tag", "red"), ("filter.sql", "a = 1"), ("subscribe", "A"), ("topic", "A"),
+    ("subscribePattern", "A.*"), ("assign", '{"A": [0]}'), ("startingTimestamp", "1"),
+    ("startingOffsets", "earliest"), ("endingOffsets", '{"A": {"0": 1}}'), ("endingTimestamp", "1"),
+    ("sinceOffset", "1"), ("asOfOffset", "1"), ("asOfTimestamp", "1"), ("lake", "/lake"),
+    ("includeUndelivered", "true"), ("columns", "value"), ("includeProperties", "true"),
+    ("body", "json"), ("badBodies", "skip"), ("verifyCrc", "false"), ("failOnDataLoss", "false"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), UNHEEDED)
+def test_options_that_would_choose_rows_are_refused(
+    growing_store: Any, tmp_path: Path, name: str, value: str
+) -> None:
+    growing_store.append("A", 0, b"x")
+    into = tmp_path / "tables"
+    proper = "subscribe" if name == "topic" else name
+    said = f"{proper} does not go with an export of a store"
+    for spelled in (name, name.upper()):
+        with pytest.raises(OptionError, match=said):
+            export(
+                InProcess(), str(growing_store.root), str(into), ExportSettings(),
+                options={spelled: value},
+            )  # fmt: skip
+    done = CliRunner().invoke(
+        oberth,
+        [
+            "spark", "export", str(growing_store.root), "--into", str(into), "--master", "none://",
+            "--option", f"{name}={value}",
+        ],
+    )  # fmt: skip
+    assert isinstance(done.exception, OptionError)
+    assert said in str(done.exception)
+    assert not into.exists()
+
+
+def test_options_that_an_export_of_a_store_heeds(growing_store: Any, tmp_path: Path) -> None:
+    growing_store.append("A", 0, b"x")
+    options = {"brokerName": "other", "targetPartitionBytes": "1m", "storage.region": "here"}
+    report = export(
+        InProcess(), str(growing_store.root), str(tmp_path / "tables"), ExportSettings(),
+        options=options,
+    )  # fmt: skip
+    assert report.rows == 1
+    [path] = (tmp_path / "tables" / "A").glob("*.parquet")
+    assert pq.read_schema(path).metadata[b"oberth.broker"] == b"other"
+    with pytest.raises(OptionError, match=r"unknown option 'filter\.tags'; the nearest"):
+        export(
+            InProcess(), str(growing_store.root), str(tmp_path / "no"), ExportSettings(),
+            options={"filter.tags": "a"},
+        )  # fmt: skip
+
+
 def test_table_names() -> None:
     assert table_name("orders-eu") == "orders-eu"
     assert table_name("%RETRY%g") == "+25RETRY+25g"

@@ -221,6 +221,47 @@ def test_a_batch_that_names_a_broker_that_is_away(
     assert export(InProcess(), "", str(tmp_path), settings, options=options).batches == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("filter.tag", "red"), ("filter.sql", "a = 1"), ("endingOffsets", '{"A": {"0": 1}}'),
+        ("endingTimestamp", "1"), ("endingOffsetsByTimestamp", '{"A": {"0": 1}}'),
+        ("columns", "value"), ("body", "json"), ("lake", "/lake"), ("badBodies", "skip"),
+        ("brokerName", "a"),
+    ],
+)  # fmt: skip
+def test_options_that_would_choose_rows_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    """Before any name server is asked."""
+    options = {"rocketmq.namesrv.addr": "127.0.0.1:1", name: value}
+    said = f"{name} does not go with an export of live topics"
+    into = tmp_path / "tables"
+    with pytest.raises(OptionError, match=said):
+        export(InProcess(), "", str(into), ExportSettings(), options=options)
+    words = ["--into", str(into), "--namesrv", "127.0.0.1:1", "--option", f"{name}={value}"]
+    done = CliRunner().invoke(oberth, ["spark", "export", *words])
+    assert isinstance(done.exception, OptionError)
+    assert said in str(done.exception)
+    assert not into.exists()
+
+
+def test_options_that_a_live_export_heeds(mq: Any, tmp_path: Path) -> None:
+    options = {
+        "nameServer": mq.namesrv_addr, "subscribePattern": "ord.*", "minPartitions": "2",
+        "startingTimestamp": "4102444800000", "startingOffsetsByTimestampStrategy": "latest",
+        "rocketmq.pull.requests": "2", "failOnDataLoss": "false", "storage.region": "here",
+    }  # fmt: skip
+    _send(mq, "orders", [b"before"])
+    _send(mq, "%DLQ%billing", [b"other"])
+    assert export(InProcess(), "", str(tmp_path), ExportSettings(), options=options).batches == 0
+    options["startingTimestamp"] = "1"
+    assert export(InProcess(), "", str(tmp_path), ExportSettings(), options=options).rows == 1
+    with pytest.raises(OptionError, match="subscribe does not go with --topic"):
+        export(
+            InProcess(), "", str(tmp_path / "no"), ExportSettings(topics=("orders",)),
+            options={"nameServer": mq.namesrv_addr, "topic": "other"},
+        )  # fmt: skip
+
+
 def test_what_a_live_export_is_not(mq: Any, tmp_path: Path) -> None:
     options = {"rocketmq.namesrv.addr": mq.namesrv_addr}
     with pytest.raises(OptionError, match="an exact export reads a store's log"):

@@ -47,6 +47,7 @@ from oberth.spark.pipelines.export.places import STORAGE, place_of, storage_opti
 from oberth.spark.pipelines.export.rows import LogPart, RangeWritten, RowsJob, write_rows
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, Tables, open_tables
+from oberth.spark.pipelines.export.taken_options import check_options
 from oberth.spark.pipelines.json_types import infer_struct
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.spark.pipelines.views import read_rows
@@ -143,20 +144,23 @@ def export(
             read; "" where options name live brokers.
         into: the export's directory; every task has to reach it under this path.
         settings: how the tables are made; those of the first run, if there was one.
-        options: further options of ``format("rocketmq")``, such as storage.endpoint.
+        options: further options of ``format("rocketmq")``, such as storage.endpoint; see
+            `taken_options`.
         skip_damage: leave damaged records out and report them.
         range_size: bytes of log for one task; None chooses.
         progress: called with the bytes of the log that are done.
         step: called with the name of each step before it.
 
     Raises:
-        OptionError: settings that contradict each other, or those of the first run.
+        OptionError: settings that contradict each other, or those of the first run; an option that
+            an export does not heed.
         DataLossError: something is damaged or gone, unless that is to be skipped.
         StoreLockedError: another export writes into the directory.
     """
     started = time.perf_counter()
     settings.check()
     given = dict(options or {})
+    check_options(given)
     if is_live(given):
         # Of the tables' place; live topics know no such options.
         given = {n: v for n, v in given.items() if not n.lower().startswith(STORAGE)}
