@@ -46,6 +46,7 @@ from oberth.spark.pipelines.backfill import STEPS, PublishReport, PublishSetting
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
 from oberth.spark.pipelines.export.compaction import compact
 from oberth.spark.pipelines.export.exporter import export
+from oberth.spark.pipelines.export.rows import NULL_VALUE
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import whole_files
 from oberth.spark.pipelines.tasks import InProcess
@@ -399,7 +400,7 @@ def test_the_command(mq: Any, tmp_path: Path) -> None:
     assert len(messages(mq)) == 8
 
 
-TAGS = ["", "red", "two words", "a=b/c%d", "é"]
+TAGS = ["", "red", "two words", "a=b/c%d", "é", "订" * 30, NULL_VALUE]
 PARTITIONS = [(), ("tags",), ("tags", "key"), ("day=date(timestamp)", "label=tags")]
 
 

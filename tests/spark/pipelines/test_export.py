@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow.parquet as pq
@@ -419,6 +420,56 @@ def test_options_that_an_export_of_a_store_heeds(growing_store: Any, tmp_path: P
             InProcess(), str(growing_store.root), str(tmp_path / "no"), ExportSettings(),
             options={"filter.tags": "a"},
         )  # fmt: skip
+
+
+def test_a_value_that_its_directory_cuts_is_whole_in_the_files(
+    growing_store: Any, tmp_path: Path
+) -> None:
+    """Also of joined files; those that an older export wrote have none, and are not joined."""
+    into = tmp_path / "lake"
+    tag, none = "订" * 30, "__HIVE_DEFAULT_PARTITION__"
+    settings = ExportSettings(partition_by=("tags",))
+    for number in range(4):
+        growing_store.append("A", 0, b"%d" % number, tags=tag)
+        growing_store.append("A", 0, b"none", tags=none)
+        growing_store.append("A", 0, b"short", tags="a_b")
+        export(InProcess(), str(growing_store.root), str(into), settings)
+        if not number:
+            [old] = into.glob("A/tags=%E8*/*.parquet")
+            pq.write_table(pq.ParquetFile(old).read().drop_columns(["tags"]), old)
+    assert compact(str(into), 1 << 20) == 3 + 4 + 4
+    found = []
+    for path in into.glob("A/*/*.parquet"):
+        with pq.ParquetFile(path) as file:
+            tags = file.read(["tags"]) if "tags" in file.schema_arrow.names else None
+            said = unquote(path.parent.name.removeprefix("tags="))
+            found.append((said[:3], file.metadata.num_rows, tags and set(tags[0].to_pylist())))
+    assert Counter(map(str, found)) == Counter(
+        map(str, [(tag[:3], 1, None), (tag[:3], 3, {tag}), (none[:3], 4, None), ("a_b", 4, None)])
+    )
+    rows = read_all(into, "parquet")
+    bodies = [*(b"%d" % number for number in range(4)), *[b"none", b"short"] * 4]
+    assert Counter(row["value"] for row in rows) == Counter(bodies)
+    assert sum(row["tags"] == none for row in rows) == 4
+
+
+@pytest.mark.parametrize(("form", "joined"), [("parquet", 12), ("delta", 9), ("iceberg", 12)])
+def test_a_value_too_long_for_a_directory_keeps_no_files_apart(
+    growing_store: Any, tmp_path: Path, form: str, joined: int
+) -> None:
+    """Delta's own compaction makes directories of values; those of such a one stay as they are."""
+    into = tmp_path / "lake"
+    tags, settings = ["订" * 30, "a", None, "b"], ExportSettings(form, partition_by=("tags",))
+    for number in range(3):
+        for tag in tags:
+            growing_store.append("A", 0, b"%d" % number, tags=tag or "")
+        export(InProcess(), str(growing_store.root), str(into), settings)
+    assert compact(str(into), 1 << 20) == joined
+    assert compact(str(into), 1 << 20) == 0
+    rows = read_all(into, form)
+    assert Counter(row["value"] for row in rows) == Counter([b"0", b"1", b"2"] * 4)
+    if form != "parquet":
+        assert Counter(row["tags"] for row in rows) == Counter(tags * 3)
 
 
 def test_table_names() -> None:

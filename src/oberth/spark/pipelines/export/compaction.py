@@ -4,8 +4,8 @@ Parquet: files of one directory are joined until they have the wanted size; the 
 range from the first one's beginning to the last one's end. The same commit file that puts it in
 place names the files that it replaces, and both steps are taken again after a kill.
 
-Delta: delta-rs's own compaction, one commit. Its files do not carry the range of the log; the
-table's history does. Iceberg: see `iceberg_upkeep`.
+Delta: delta-rs's own compaction, one commit, or a few where it cannot join some partitions. Its
+files do not carry the range of the log; the table's history does. Iceberg: see `iceberg_upkeep`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any, Final
+from urllib.parse import quote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oberth.errors import OptionError
@@ -31,6 +34,8 @@ from oberth.store.offline.rebuild import sync_directory
 
 COMMIT: Final = "commits/compaction.json"
 _LISTINGS_MAX: Final = 100
+_NAME_MAX: Final = 255
+"""Bytes of a name in a file system."""
 _OF_ONE_LOG: Final = tuple(file_metadata("", 0, 0, 0, 0))
 """What a file says of itself that files of several brokers cannot say together."""
 
@@ -124,10 +129,30 @@ def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -
     for table in open_tables(settings, ledger).files():
         root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
         found = DeltaTable(root, storage_options=options)
-        metrics = found.optimize.compact(target_size=target_size)
+        for chosen in _joined_by_delta(found):
+            metrics = found.optimize.compact(chosen or None, target_size=target_size)
+            replaced += int(metrics["numFilesRemoved"])
         _sync_delta(ledger, root)
-        replaced += int(metrics["numFilesRemoved"])
     return replaced
+
+
+def _joined_by_delta(table: Any) -> list[list[tuple[str, str, Any]]]:
+    """The partitions that delta-rs can join, as filters, one after the other; an empty one is all.
+
+    It writes what it joins into directories ``name=value``, with values that anybody may send. What
+    would have a longer name than file systems take stays as it is.
+    """
+    choices: list[list[tuple[str, str, Any]]] = []
+    names = table.metadata().partition_columns
+    if names:
+        added = pa.table(table.get_add_actions(flatten=True))
+        for name in names:
+            values = set(added.column(f"partition.{name}").to_pylist()) - {None}
+            long = [each for each in values if len(f"{name}={quote(each, safe='')}") > _NAME_MAX]
+            if long:
+                # Null is not in any list, and equals "".
+                choices.append([(name, "not in", sorted(long)), (name, "=", "")])
+    return [list(each) for each in product(*choices)]
 
 
 def _sync_delta(ledger: Ledger, root: str) -> None:
@@ -147,9 +172,26 @@ def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) ->
                 by_directory.setdefault(os.path.dirname(path), {})[path] = size
         for small in by_directory.values():
             for group in neighbours(small, target_size):
-                _join(ledger, group)
-                replaced += len(group)
+                for alike in _alike(group):
+                    _join(ledger, alike)
+                    replaced += len(alike)
     return replaced
+
+
+def _alike(paths: list[str]) -> list[list[str]]:
+    """Those next to each other that have the same columns; at least two each.
+
+    Exports begun before files had the values that directories cut have files of both kinds.
+    """
+    groups: list[list[str]] = []
+    before: list[str] = []
+    for path in paths:
+        names = pq.read_schema(path).names
+        if names != before:
+            groups.append([])
+        groups[-1].append(path)
+        before = names
+    return [group for group in groups if len(group) > 1]
 
 
 def _join(ledger: Ledger, paths: list[str]) -> None:
