@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,6 +244,45 @@ def test_an_export_without_columns_for_odd_times_goes_on(
             export(
                 InProcess(), str(growing_store.root), str(out), settings, skip_damage=skip_damage
             )
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_partition_column_takes_no_column_from_the_records(
+    growing_store: Any, tmp_path: Path, form: str
+) -> None:
+    for number in range(4):
+        growing_store.append("AB"[number % 2], 0, b"%d" % number, tags="t")
+    root = str(growing_store.root)
+    for expression, instead in (
+        ("partition", "by_partition=partition"), ("topic = lower(topic)", "by_topic=lower(topic)"),
+        ("value", "by_value=value"), *(() if form == "iceberg" else [("topic", "by_topic=topic")]),
+    ):  # fmt: skip
+        settings = ExportSettings(form, exact=True, partition_by=("tags", expression))
+        with pytest.raises(OptionError, match=f"another name: {re.escape(instead)}$"):
+            export(InProcess(), root, str(tmp_path / "no"), settings)
+        assert not list((tmp_path / "no").rglob("*.*"))
+    text = "topic" if form == "iceberg" else "offsetMsgId"  # Iceberg's files keep it
+    for number, expression in enumerate(("t=topic", "by_partition=partition", "tags", text)):
+        settings = ExportSettings(form, exact=True, partition_by=(expression,))
+        out, again = tmp_path / f"out-{number}", tmp_path / f"again-{number}"
+        assert export(InProcess(), root, str(out), settings).rows == 4
+        import_store(InProcess(), str(out), str(again))
+        assert log_bytes(again) == log_bytes(growing_store.root)
+
+
+def test_an_exact_export_that_was_begun_without_a_column_goes_on(
+    growing_store: Any, tmp_path: Path
+) -> None:
+    """Its tables may be read by others; what it was not begun for is said by `import`."""
+    settings = ExportSettings(exact=True, partition_by=("topic",))
+    ledger = Ledger(LocalPlace(str(tmp_path / "out")))
+    (tmp_path / "out" / "_oberth" / "batches").mkdir(parents=True)
+    ledger.begin(replace(settings, odd_times=True), {"broker": "broker-g", "path": ""})
+    growing_store.append("A", 0, b"a")
+    out = str(tmp_path / "out")
+    assert export(InProcess(), str(growing_store.root), out, settings).rows == 1
+    with pytest.raises(StoreCorruptError, match="lacks the column topic"):
+        import_store(InProcess(), out, str(tmp_path / "again"))
 
 
 def test_a_row_without_its_time_is_no_record(growing_store: Any, tmp_path: Path) -> None:

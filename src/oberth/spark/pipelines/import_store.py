@@ -35,7 +35,7 @@ from oberth.spark.pipelines.dispatch import dispatch, sync_file
 from oberth.spark.pipelines.export.compaction import list_files
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
-from oberth.spark.pipelines.export.settings import ODD_TIMES, QUARANTINE
+from oberth.spark.pipelines.export.settings import ODD_TIMES, QUARANTINE, RECORD_COLUMNS
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.store.offline.layout import StoreLayout, discover, local_directory
 from oberth.store.offline.rebuild import RebuildReport, sync_tree
@@ -44,11 +44,6 @@ from oberth.wall_clock import now_ms
 BESIDE_SUFFIX: Final = ".oberth-import"
 PART_SIZE: Final = 64 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-COLUMNS: Final = (
-    "physicalOffset", "size", "magic", "bodyCRC", "partition", "flag", "storedQueueOffset",
-    "sysFlag", "bornTimestamp", "bornHost", "timestamp", "storeHost", "reconsumeTimes",
-    "preparedTransactionOffset", "storedBody", "value", "topic", "storedProperties", "innerIndex",
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -191,7 +186,7 @@ def export_files(source: str) -> tuple[list[ExportFile], int]:
     settings = ledger.settings(None)
     if settings is None:
         raise OptionError(f"{source}: holds no export")
-    missing = [name for name in COLUMNS if name not in settings.wanted_columns().split(",")]
+    missing = [name for name in RECORD_COLUMNS if name not in settings.wanted_columns().split(",")]
     if missing or not settings.exact:
         raise OptionError(
             f"{source}: is no exact export (--exact)"
@@ -288,10 +283,10 @@ def read_rows(path: str, start: int, end: int) -> pa.Table:
         groups = [
             number for number in range(file.num_row_groups) if _may_have(file, number, start, end)
         ]
-        every = (*COLUMNS, *ODD_TIMES.values())
+        every = (*RECORD_COLUMNS, *ODD_TIMES.values())
         names = [name for name in every if name in file.schema_arrow.names]
         table = file.read_row_groups(groups, names)
-    for name in COLUMNS:
+    for name in RECORD_COLUMNS:
         if name not in names:
             raise StoreCorruptError(f"{path}: lacks the column {name}")
     for name in ODD_TIMES.values():

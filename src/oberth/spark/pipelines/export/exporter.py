@@ -207,6 +207,7 @@ def export(
 def _begin(ledger: Ledger, settings: ExportSettings, source: dict[str, Any]) -> None:
     """Notes the settings of a first run; if they or their catalog are refused, nothing is noted."""
     settings.check()
+    settings.check_new()
     tables = open_tables(settings, ledger)
     if isinstance(tables, IcebergTables):
         tables.close()

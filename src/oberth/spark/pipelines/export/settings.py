@@ -26,6 +26,12 @@ ONE_TABLE: Final = "messages"
 QUARANTINE: Final = "+quarantine"
 EXACT_COLUMNS: Final = ",".join(ALL_COLUMNS)
 """Everything that a record has: what `import` needs to make the same record again."""
+RECORD_COLUMNS: Final = (
+    "physicalOffset", "size", "magic", "bodyCRC", "partition", "flag", "storedQueueOffset",
+    "sysFlag", "bornTimestamp", "bornHost", "timestamp", "storeHost", "reconsumeTimes",
+    "preparedTransactionOffset", "storedBody", "value", "topic", "storedProperties", "innerIndex",
+)  # fmt: skip
+"""Those of them that a record is made of again."""
 ODD_TIMES: Final = {"timestamp": "timestampMillis", "bornTimestamp": "bornTimestampMillis"}
 """By column of a time: where an exact export keeps one that no calendar has, in ms as stored."""
 _RAW: Final = {"storedBody", "storedProperties"}
@@ -103,6 +109,26 @@ class ExportSettings:
             self.partitions()
         elif self.body != "json":
             raise OptionError(f"body {self.body}: needs the schema that bodies were written with")
+
+    def check_new(self) -> None:
+        """Raises for settings that no export is begun with; one that was begun goes on with them.
+
+        Raises:
+            OptionError: an exact export whose files would lack a column that records are made of.
+        """
+        if not self.exact:
+            return
+        schema = self.record_schema()
+        for text, each in zip(self.partition_by, self.partitions(), strict=True):
+            if each.name not in RECORD_COLUMNS:
+                continue
+            # The files of Iceberg tables have partition columns too, as text.
+            is_text = not each.function and pa.types.is_string(schema.field(each.name).type)
+            if self.format != "iceberg" or not is_text:
+                raise OptionError(
+                    f"partition column {text!r}: an exact export has the column {each.name} as it "
+                    f"is; give another name: by_{each.name}={text.rpartition('=')[2].strip()}"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON has them."""
