@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from oberth.formats import batch_consume_queue as batch
 from oberth.formats.consume_queue import UNIT, UNIT_SIZE, is_ext_address
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.batch_consume_queue import BatchConsumeQueue
+from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.consume_queue_store import ConsumeQueueStore, Queue
 from oberth.store.files import OsFileSystem
 
@@ -259,7 +261,7 @@ def test_a_missing_file_in_the_row_is_a_finding_and_the_front_stays(tmp_path: Pa
     assert found.max_offset == 70
 
 
-def test_stale_units_are_erased_when_the_log_grows_and_not_before(tmp_path: Path) -> None:
+def test_stale_units_are_erased_when_that_is_asked_for_and_not_before(tmp_path: Path) -> None:
     queues = make(tmp_path)
     for n in range(10):
         queues.find_or_create("t", n % 2).put_request(request_at("t", n % 2, n * 100, n // 2))
@@ -269,10 +271,54 @@ def test_stale_units_are_erased_when_the_log_grows_and_not_before(tmp_path: Path
     queues.flush()
     file = tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}"
     assert file.read_bytes() == before, "RocketMQ leaves them, and so does a mere recovery"
-    queue = queues.find_or_create("t", 1)
-    queue.put_request(request_at("t", 1, 500, 2))
-    queues.write_behind()
+    queues.erase_stale()
     assert file.read_bytes() == before[: 3 * UNIT_SIZE] + bytes(400 - 3 * UNIT_SIZE)
+
+
+def test_queues_whose_end_was_looked_for_may_have_stale_units_behind_holes(tmp_path: Path) -> None:
+    queues = make(tmp_path)
+    for n in range(3):
+        queues.find_or_create("t", n).put_request(request_at("t", n, n * 100, 0))
+    queues.flush()
+    extents = queues.snapshot()
+    del extents["t", 1]
+    queues.close()
+    files = [tmp_path / "consumequeue" / "t" / str(n) / f"{0:020d}" for n in range(3)]
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[300] = 1
+        file.write_bytes(data)
+    again = make(tmp_path)
+    again.load()
+    again.recover(extents)
+    again.erase_stale()
+    assert [file.read_bytes()[300] for file in files] == [1, 0, 1], "a clean stop knew two ends"
+    again.recover()
+    again.erase_stale()
+    assert [file.read_bytes()[300] for file in files] == [0, 0, 0]
+    assert [queue.max_offset for queue in again.all_queues()] == [1, 1, 1]
+
+
+def test_what_a_failing_disk_did_not_erase_is_erased_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = make(tmp_path)
+    for n in range(8):
+        queues.find_or_create("t", n % 2).put_request(request_at("t", n % 2, n * 100, n // 2))
+    queues.flush()
+    queues.truncate(200)
+
+    def fail(_queue: Queue) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "erase_stale", fail)
+        with pytest.raises(OSError, match="Input"):
+            queues.erase_stale()
+    queues.erase_stale()
+    for queue in queues.all_queues():
+        (file,) = Path(queue.stream.directory).iterdir()
+        assert not any(file.read_bytes()[UNIT_SIZE:])
 
 
 def test_topics_and_expired_queues_go_with_their_directories(tmp_path: Path) -> None:

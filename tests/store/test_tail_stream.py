@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -439,3 +440,27 @@ def test_a_full_disk_keeps_what_was_to_make_room(
         append(streams[3], b"a")
     assert pool.dirty_streams == 3
     assert [stream.read(0, 9) for stream in streams] == [b"a", b"a", b"a", b""]
+
+
+@pytest.mark.parametrize("knows_holes", [True, False])
+def test_what_is_behind_the_end_is_erased_behind_holes_too_and_no_hole_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows_holes: bool
+) -> None:
+    if not knows_holes:
+        monkeypatch.delattr(os, "SEEK_DATA", raising=False)
+    size = 200_000
+    pool = FilePool(OsFileSystem())
+    stream = TailStream(pool, f"{tmp_path}/s", size)
+    append(stream, b"x" * 10)
+    stream.write_out()
+    path = Path(stream.path(0))
+    with path.open("r+b") as file:
+        for at in (10, 5000, 140_000, size - 1):
+            file.seek(at)
+            file.write(b"y")
+    blocks = path.stat().st_blocks
+    assert stream.erase_behind_end() > 0
+    assert path.read_bytes() == b"x" * 10 + bytes(size - 10)
+    assert path.stat().st_blocks <= blocks
+    assert stream.erase_behind_end() == 0
+    pool.close()

@@ -328,7 +328,10 @@ class BatchConsumeQueue:
 
     def truncate(self, log_end_offset: int) -> bool:
         """Cuts off the units of records at or after an offset; see ConsumeQueue.truncate."""
-        end = self._place(lambda unit: unit.commit_log_offset >= log_end_offset)
+        # From the first unit on that no record has: a power cut takes any pages.
+        end = self._place(
+            lambda unit: not unit.is_valid or unit.commit_log_offset >= log_end_offset
+        )
         if end == self._stop:
             return False
         if end == self._first:

@@ -77,9 +77,9 @@ class ConsumeQueueStore:
         self._lock = threading.Lock()  # guards changes of table
         # Counts what makes queues shorter: a holder of their ends must look again.
         self.generation = 0
-        # Queues with stale units past their end, and the log's end when they were cut.
-        self._stale: list[Queue] = []
-        self._stale_log_end = 0
+        # Queues in whose files an earlier life may have left units past their end: those that were
+        # cut, and those whose end was looked for because no clean stop noted it down.
+        self._stale: dict[Queue, None] = {}
         self._corrected_for = -1
         # Queues of a wrong kind that another process made, see `refresh`.
         self._left_out: set[QueueKey] = set()
@@ -187,6 +187,8 @@ class ConsumeQueueStore:
                 extent = known.get((topic, queue_id))
                 missing = missing or extent is None
                 queue.recover(extent)
+                if extent is None or queue.max_offset != extent.max_offset:
+                    self._stale[queue] = None
                 late = extent is not None and queue.min_offset > extent.min_offset
                 if extent is not None and late and self.pool.writable:
                     # Its first files are gone, and nothing can be put before what is left.
@@ -314,13 +316,7 @@ class ConsumeQueueStore:
         Raises:
             StoreFullError: the disk has no room; the rest stays in memory.
         """
-        written = self.pool.write_behind(rest)
-        if self._stale and written and self.max_physic_offset > self._stale_log_end:
-            # From now on a stale unit could name a record that really is at its offset.
-            stale, self._stale = self._stale, []
-            for queue in stale:
-                queue.erase_stale()
-        return written
+        return self.pool.write_behind(rest)
 
     def flush(self) -> int:
         """Makes every unit put so far durable; returns how many files were synced."""
@@ -376,21 +372,32 @@ class ConsumeQueueStore:
 
     # Shrinking
 
-    def truncate(self, limit: int, *, log_end_offset: int | None = None) -> None:
+    def truncate(self, limit: int) -> None:
         """Cuts off the units of records at or after an offset, in all queues.
 
-        Args:
-            limit: records from here on are dispatched again, or are not in the log any more.
-            log_end_offset: where the log ends, if that is not the limit.
+        Records from there on are dispatched again, or are not in the log any more.
 
         RocketMQ: truncateDirtyLogicFiles.
         """
         self.generation += 1
-        stale = [queue for queue in self.all_queues() if queue.truncate(limit)]
-        self._stale = list(dict.fromkeys((*self._stale, *stale)))
-        end = limit if log_end_offset is None else log_end_offset
-        self._stale_log_end = max(self._stale_log_end, end)
+        self._stale.update((queue, None) for queue in self.all_queues() if queue.truncate(limit))
         self._corrected_for = -1
+
+    def erase_stale(self) -> None:
+        """Zeroes what an earlier life left behind the ends of queues; durable with `flush`.
+
+        To be called when dispatch has made what is to be made again, and before anything says that
+        the queues are whole: once a queue has grown up to such a unit, or the log up to its record,
+        nobody can tell it from a message. A recovery alone leaves them, as RocketMQ does.
+
+        Raises:
+            OSError: the disk failed; the queues that are left are looked at by the next call.
+            StoreFullError: the same, of a file system that gives what is overwritten new blocks.
+        """
+        while self._stale:
+            queue = next(iter(self._stale))
+            queue.erase_stale()
+            self._stale.pop(queue, None)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
         """Moves every queue's min offset to the first message that the CommitLog still has."""

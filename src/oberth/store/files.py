@@ -135,6 +135,9 @@ class RandomFile(Protocol):
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Writes all of it. Raises StoreFullError if the disk is full."""
 
+    def next_data(self, position: int) -> int | None:
+        """See Mapping.next_data."""
+
     def size(self) -> int:
         """The file's length."""
 
@@ -271,16 +274,7 @@ class _OsMapping:
             self.view[position : position + len(data)] = data
 
     def next_data(self, position: int) -> int | None:
-        seek_data = getattr(os, "SEEK_DATA", None)
-        if seek_data is None:
-            return position if position < self.size else None
-        try:
-            found = os.lseek(self._fd, position, seek_data)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            return position if position < self.size else None
-        return found if found < self.size else None
+        return _next_data(self._fd, position, self.size)
 
     def data_end(self, position: int) -> int:
         seek_hole = getattr(os, "SEEK_HOLE", None)
@@ -385,6 +379,18 @@ def _making(path: str) -> Iterator[None]:
         raise
 
 
+def _next_data(fd: int, position: int, size: int) -> int | None:
+    unknown = position if position < size else None
+    seek_data = getattr(os, "SEEK_DATA", None)
+    if seek_data is None:
+        return unknown
+    try:
+        found: int = os.lseek(fd, position, seek_data)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else unknown
+    return found if found < size else None
+
+
 def _write_zeros(fd: int, position: int, end: int, path: str) -> None:
     size = os.fstat(fd).st_size
     zeros = bytes(1 << 16)
@@ -451,6 +457,9 @@ class _OsRandomFile:
                 ) from error
             raise named(error, self.path) from error
         _pwrite_all(self._fd, memoryview(data), position, self.path)
+
+    def next_data(self, position: int) -> int | None:
+        return _next_data(self._fd, position, self.size())
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

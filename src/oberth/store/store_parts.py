@@ -341,6 +341,7 @@ class StoreParts:
             self.checksums.save(self.flushed_offset, all_of_it=clean)
             self._copy_compacted()
             try:
+                self.queues.erase_stale()
                 self.queues.flush()
             except (OSError, StoreFullError) as error:
                 if is_full(error):
@@ -372,6 +373,7 @@ class StoreParts:
     def _write_state(self, *, clean: bool) -> None:
         position = self.reput.position()
         deleted = self._deletions_below(position.offset)
+        self.queues.erase_stale()
         self.queues.flush()
         if self.index is not None:
             self.index.flush()

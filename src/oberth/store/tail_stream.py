@@ -51,7 +51,8 @@ _ROOM_BYTES: Final = DIRTY_BYTES_MAX // 2
 # one for each file (40 000 files: 94 s).
 SYNC_FILES_MAX: Final = 64
 _FILL_SIZE: Final = 1 << 20
-_ERASE_SIZE: Final = 64 << 10
+# What is looked at behind an end in one go: file systems have holes of such blocks.
+_BLOCK_SIZE: Final = 4096
 
 assert WINDOW_SIZE < TAIL_SIZE_MAX
 
@@ -76,6 +77,9 @@ class _OpenFile:
 
     def is_resident(self, size: int, position: int) -> bool:
         return self._file.is_resident(size, position)
+
+    def next_data(self, position: int) -> int | None:
+        return self._file.next_data(position)
 
     def write(self, data: bytes | memoryview, position: int) -> None:
         self._file.write(data, position)
@@ -579,24 +583,28 @@ class TailStream:
             self.set_end(end)
 
     def erase_behind_end(self) -> int:
-        """Zeroes what an earlier life left behind the end in its file; returns how many bytes."""
+        """Zeroes what an earlier life left behind the end in its file; returns how many bytes.
+
+        Also behind zeros: a loss of power takes any pages. Holes stay, the disk may have no block.
+        """
         with self.pool.write_lock:
             self.write_out()
             if self.end >= self.files_end:
                 return 0
-            start = self.end - self.end % self.file_size
-            path = self.path(start)
+            at = self.end % self.file_size
+            path = self.path(self.end - at)
             file = self.pool.get(path)
-            at = self.end - start
             erased = 0
-            while at < self.file_size:
-                data = file.read(min(self.file_size - at, _ERASE_SIZE), at)
-                if not any(data):
+            while (found := file.next_data(at)) is not None:
+                at = max(at, found)
+                data = file.read(_BLOCK_SIZE - at % _BLOCK_SIZE, at)
+                if not data:
                     break
-                file.write(bytes(len(data)), at)
-                self.pool.mark_written(path)
+                if data.count(0) < len(data):
+                    self.pool.mark_written(path)
+                    file.write(bytes(len(data)), at)
+                    erased += len(data)
                 at += len(data)
-                erased += len(data)
             return erased
 
     def remove_files(self, starts: Iterable[int]) -> None:

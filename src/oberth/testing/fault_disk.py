@@ -344,6 +344,7 @@ class _FaultFile:
         self.path = file.path
         self.read: Callable[[int, int], bytes] = file.read
         self.is_resident: Callable[[int, int], bool] = file.is_resident
+        self.next_data: Callable[[int], int | None] = file.next_data
         self.size = file.size
         self.close = file.close
 

@@ -430,6 +430,7 @@ class TailDispatcher:
         Args:
             is_whole: queues and index are not touched any more.
         """
+        self._queues.erase_stale()
         self._queues.flush()
         counts: Mapping[str, int] = {}
         if self._index is not None:
