@@ -157,3 +157,27 @@ def test_units_behind_a_page_that_was_lost_are_gone_after_a_start(
     rig.open()
     rig.check()
     rig.store.shutdown()
+
+
+@each_kind
+@pytest.mark.parametrize("newest", [2, 3, 200])
+def test_a_message_that_is_in_its_place_never_costs_older_ones(
+    tmp_path: Path, topic: str, newest: int
+) -> None:
+    """Such units are there again behind a check point, and older than what is dispatched again."""
+    rig = Rig(tmp_path, topic)
+    rig.lose_newest(500)
+    stale = rig.behind()
+    rig.open()
+    rig.put_elsewhere(800)
+    rig.store.checkpoint_now()
+    rig.put(newest)
+    rig.kill()
+    at = len(rig.bodies) * rig.unit.size
+    data = bytearray(rig.path.read_bytes())
+    data[at:] = stale[newest * rig.unit.size :]
+    rig.path.write_bytes(data)
+    rig.open()
+    rig.check()
+    assert not any(rig.behind())
+    rig.store.shutdown()

@@ -134,6 +134,15 @@ class BatchConsumeQueue:
         if end_offset <= self.max_physic_offset or not unit.is_valid:
             return False
         maximum = self.max_offset
+        if unit.message_base_offset < maximum:
+            place = self._place_of(unit.message_base_offset)
+            if place is not None and self._at(place) == unit:
+                # It was there before. The last unit is of an older record: what follows it here was
+                # left by an earlier life, of a log that ended otherwise.
+                self.stream.truncate((place + 1) * UNIT_SIZE)
+                self._max_offset, self._max_physic_offset = unit.next_offset, end_offset
+                self.stream.erase_behind_end()
+                return False
         if unit.message_base_offset < maximum and unit.message_base_offset != 0:
             return False
         if unit.message_base_offset < maximum:

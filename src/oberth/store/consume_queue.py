@@ -322,17 +322,28 @@ class ConsumeQueue:
 
         Either this record's number is damaged, or an earlier one's was, or the numbers began anew
         because the topic was deleted and created again: then the next one follows this one.
+
+        Or an earlier life, whose log ended otherwise, left units from here on: then the record
+        before this one, which is later than theirs, was in its place already.
         """
         stream = self.stream
         position = queue_offset * UNIT_SIZE
+        before = self._conflict
+        follows = before is not None and before[0] + 1 == queue_offset
+        if before is not None and follows and self._read(before[0], 1) == before[1]:
+            _LOG.warning("%s: the units from %d on are of older records", self, queue_offset)
+            stream.truncate(position)
+            self._max_physic_offset = None
+            self._min_offset = min(self._min_offset, queue_offset)
+            stream.erase_behind_end()
+            return self._put_elsewhere(queue_offset, unit, end_offset)
         if stream.first_start <= position < stream.end and self._is_free(queue_offset, unit):
             stream.overwrite(position, unit)
             self._min_offset = min(self._min_offset, queue_offset)
             self._max_physic_offset = max(self.max_physic_offset, end_offset)
             self._conflict = None
             return True
-        before = self._conflict
-        if queue_offset != 0 and (before is None or before[0] + 1 != queue_offset):
+        if queue_offset != 0 and not follows:
             _LOG.warning(
                 "%s: the record that ends at %d has queue offset %d; expected is %d",
                 self,
