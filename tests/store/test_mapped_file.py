@@ -96,6 +96,20 @@ def test_long_data_is_written_to_the_file_and_read_through_the_mapping(
     assert bytes(copies.view[: len(short + long)]) == short + long
 
 
+def test_a_flush_behind_one_that_failed_says_nothing(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    file = MappedFile(disk, str(tmp_path), 0, SIZE, create=True)
+    file.append(b"abc")
+    disk.fails = True
+    with pytest.raises(OSError, match="injected"):
+        file.flush(0)
+    disk.fails = False
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        file.flush(0)
+    assert file.flushed_position == 0
+    file.close()
+
+
 def test_a_disk_that_fails_in_a_long_append_moves_nothing(tmp_path: Path) -> None:
     disk = FaultDisk()
     segment = MappedFile(disk, str(tmp_path), 0, SIZE, create=True)

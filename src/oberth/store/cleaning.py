@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from oberth.errors import StoreError, StoreFullError
+from oberth.errors import StoreError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.commit_log import CommitLog
 from oberth.store.consume_queue_store import ConsumeQueueStore
@@ -204,8 +204,8 @@ class CleanService:
         """
         try:
             self._checkpoint()
-        except (OSError, StoreFullError) as error:
-            if not is_full(error):
+        except (OSError, StoreError) as error:
+            if isinstance(error, OSError) and not is_full(error):
                 raise
             _LOG.error(
                 "the check point could not be written before segments are deleted: %s", error

@@ -32,6 +32,7 @@ from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.files import FileSystem, is_full, sync_nearest_directories
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
+from oberth.store.sync_guard import SyncGuard
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class CompactionStore:
         self._bereft: set[str] = set()
         self._next_run_s = 0.0
         self._is_stuck = False
+        self.syncs = SyncGuard(f"{root}/{COMPACTION}")
 
     # Life
 
@@ -205,11 +207,14 @@ class CompactionStore:
         """Whether all that the queues have is here and on the disk. Blocks, for a sync at most."""
         if any(log.next_offset < queue.max_offset for log, queue in self._queues_of_topics()):
             return False
-        self.flush()
+        if self.syncs.has_failed:
+            return False
+        with self.syncs.watch():
+            self.flush()
         return True
 
     def flush(self) -> None:
-        """Bring everything to the disk. Blocks."""
+        """Bring everything to the disk. Blocks; within `syncs`, if it is to be believed."""
         for log in list(self._table.values()):
             log.flush()
         with self._lock:

@@ -31,6 +31,7 @@ from oberth.store.batch_consume_queue import BatchConsumeQueue
 from oberth.store.consume_queue import ConsumeQueue, QueueExtent
 from oberth.store.consume_queue_ext import ConsumeQueueExt
 from oberth.store.files import FileSystem
+from oberth.store.sync_guard import SyncGuard
 from oberth.store.tail_stream import OPEN_FILES_MAX, FilePool
 
 _LOG: Final = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class ConsumeQueueStore:
         self.files = files
         self.config = config
         self.pool = FilePool(files, writable=writable, open_files_max=open_files_max)
+        self.syncs = SyncGuard(f"{config.store_path_root_dir}: queues")
         self.table: dict[str, dict[int, Queue]] = {}
         self._attributes = topic_attributes
         self._lock = threading.Lock()  # guards changes of table
@@ -319,9 +321,15 @@ class ConsumeQueueStore:
         return self.pool.write_behind(rest)
 
     def flush(self) -> int:
-        """Makes every unit put so far durable; returns how many files were synced."""
+        """Makes every unit put so far durable; returns how many files were synced.
+
+        Raises:
+            OSError, StoreError: the disk failed, or did so in an earlier sync.
+            StoreFullError: the disk has no room; the rest stays in memory.
+        """
         self.write_behind()
-        return self.pool.sync()
+        with self.syncs.watch():
+            return self.pool.sync()
 
     def sync_written(self, log_offset: int) -> int:
         """Makes durable what is in the files; needs no room on the disk.
@@ -332,6 +340,9 @@ class ConsumeQueueStore:
         Returns:
             Up to where in the CommitLog every unit is on the disk: the start of the first record
             whose unit is only in memory, or ``log_offset``.
+
+        Raises:
+            OSError, StoreError: the disk failed, or did so in an earlier sync.
         """
         dirty = set(self.pool.dirty())
         for queue in self.all_queues() if dirty else ():
@@ -342,7 +353,8 @@ class ConsumeQueueStore:
                 start = stream.read(stream.written, _OFFSET_SIZE)
                 if len(start) == _OFFSET_SIZE:
                     log_offset = min(log_offset, int.from_bytes(start, "big", signed=True))
-        self.pool.sync()
+        with self.syncs.watch():
+            self.pool.sync()
         return log_offset
 
     def refresh(self, log_end_offset: int) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oberth.errors import StoreCorruptError, StoreFullError
+from oberth.errors import StoreCorruptError, StoreError, StoreFullError
 from oberth.formats.index_file import TAG_INDEX_TYPE, key_hash, key_hash_from, key_hash_prefix
 from oberth.formats.java_string import hash_units
 from oberth.formats.message import DispatchRequest
@@ -31,6 +31,7 @@ from oberth.formats.properties import find_property
 from oberth.formats.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from oberth.store.files import FileSystem
 from oberth.store.index_file import IndexFile
+from oberth.store.sync_guard import SyncGuard
 from oberth.wall_clock import now_ms
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class IndexService:
         self._safe_counts: dict[str, int] = {}
         self._flush_lock = threading.Lock()  # guards _safe_counts; one flush at a time
         self._flushers: list[threading.Thread] = []
+        self.syncs = SyncGuard(self.directory)
 
     # Opening and closing
 
@@ -508,13 +510,15 @@ class IndexService:
         return file
 
     def _flush_full(self, file: IndexFile) -> None:
+        if self.syncs.has_failed:
+            return
         try:
-            with self._flush_lock:
+            with self._flush_lock, self.syncs.watch():
                 self._safe_counts[file.name] = file.flush()
             if file.end_timestamp > 0:
                 self._on_full(file.end_timestamp)
-        except (OSError, ValueError):
-            # The next flush() syncs it again; until then it does not count as safe.
+        except (OSError, ValueError, StoreError):
+            # It does not count as safe.
             _LOG.exception("the full index file %s could not be written to the disk", file.path)
 
     def _join_flushers(self) -> None:
@@ -535,8 +539,12 @@ class IndexService:
     # Flush
 
     def flush(self) -> None:
-        """Publishes and syncs what is not on the disk yet. Raises OSError."""
-        with self._flush_lock:
+        """Publishes and syncs what is not on the disk yet.
+
+        Raises:
+            OSError, StoreError: the disk failed, or did so in an earlier sync.
+        """
+        with self._flush_lock, self.syncs.watch():
             for file in self.index_files:
                 if self._safe_counts.get(file.name) != file.index_count:
                     self._safe_counts[file.name] = file.flush()

@@ -9,6 +9,7 @@ RocketMQ: DefaultMappedFile, ReferenceResource.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class MappedFile:
         "_reference_count",
         "_reference_lock",
         "_renew_position",
+        "_sync_failed",
         "_touches",
         "_transient_pool",
         "buffer",
@@ -105,6 +107,7 @@ class MappedFile:
         self._first_shutdown = 0.0
         self._reference_lock = threading.Lock()  # guards _reference_count, _available
         self._flush_lock = threading.Lock()  # one commit or sync at a time
+        self._sync_failed = False
 
     def __repr__(self) -> str:
         return (
@@ -389,14 +392,24 @@ class MappedFile:
         return self.committed_position
 
     def flush(self, least_pages: int) -> int:
-        """Syncs what can be read; returns flushed_position."""
+        """Syncs what can be read; returns flushed_position.
+
+        Raises:
+            OSError: the disk failed, or did so in an earlier flush.
+        """
         if self.is_able_to_flush(least_pages):
             if self.hold():
                 try:
                     with self._flush_lock:
                         position = self.read_position
                         if position > self.flushed_position:
-                            self._mapping.sync()
+                            if self._sync_failed:
+                                raise OSError(errno.EIO, "an earlier sync failed", self.path)
+                            try:
+                                self._mapping.sync()
+                            except OSError:
+                                self._sync_failed = True  # see oberth.store.sync_guard
+                                raise
                             self.flushed_position = position
                 finally:
                     self.release()

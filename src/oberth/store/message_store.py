@@ -705,7 +705,8 @@ class MessageStore(StoreReading):
                 is_due = now - last >= CHECKPOINT_INTERVAL_S
                 if is_due:
                     last = now
-                if progress >= CHECKPOINT_BYTES or (is_due and (progress or self._begins_differ())):
+                is_wanted = is_due and (progress or self._begins_differ())
+                if (is_wanted or progress >= CHECKPOINT_BYTES) and not self.has_failed_syncs:
                     last = now
                     # What came meanwhile: a checkpoint makes the files of new queues without rest.
                     self.queues.write_behind(self._stopping.wait)

@@ -297,6 +297,15 @@ class StoreParts:
             limit = min(self.confirmed_by_replicas(), limit)
         return limit
 
+    @property
+    def has_failed_syncs(self) -> bool:
+        """Whether queues or index could not be synced: no check point is written any more.
+
+        See `oberth.store.sync_guard`.
+        """
+        parts = (self.queues, self.index, self.compaction)
+        return any(part is not None and part.syncs.has_failed for part in parts)
+
     # Durability
 
     def flush(self) -> int:
@@ -316,6 +325,7 @@ class StoreParts:
 
         Raises:
             StoreFullError, OSError: the disk has no room, not even with its reserve given back.
+            StoreError: an earlier sync failed, see `has_failed_syncs`.
         """
         self._with_reserve(lambda: self._checkpoint(clean=clean))
 
@@ -359,8 +369,9 @@ class StoreParts:
     def _copy_compacted(self) -> None:
         """Copies what compaction topics have in the log, and brings the copies to the disk."""
         if self.compaction is not None:
-            self.compaction.follow()
-            self.compaction.flush()
+            with self.compaction.syncs.watch():
+                self.compaction.follow()
+                self.compaction.flush()
         self._is_copied = True
 
     def _deletable_offset(self) -> int:

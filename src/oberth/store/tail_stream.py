@@ -237,7 +237,8 @@ class FilePool:
         """Makes everything that was written, and every new name, durable; returns files synced.
 
         Raises:
-            OSError: a sync failed; what was not synced is tried again by the next call.
+            OSError: a sync failed. What was not synced is tried again by the next call, whose
+                success says nothing of it, see `oberth.store.sync_guard`.
         """
         with self._sync_lock:
             return self._sync_written()

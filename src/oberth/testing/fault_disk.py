@@ -36,9 +36,14 @@ class PowerCut(BaseException):
 
 @dataclass(slots=True)
 class _File:
-    """What the disk holds of a file: bytes of the last sync; None: never synced."""
+    """What the disk holds of a file: bytes of the last sync; None: never synced.
+
+    ``lost``: pages by position, as they were when a sync failed. Nothing writes them to the disk
+    before they are written to again.
+    """
 
     synced: bytes | None = None
+    lost: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -48,6 +53,7 @@ class FaultDisk(OsFileSystem):
     cut_power_at: int | None = None
     full_at: int | None = None
     fails: bool = False
+    fails_at: str = ""
     events: int = 0
     is_off: bool = False
     log: list[str] = field(default_factory=list)
@@ -75,8 +81,8 @@ class FaultDisk(OsFileSystem):
         self.full_at = at
 
     def health(self, what: str) -> None:
-        """Raises EIO once the disk `fails`."""
-        if self.fails:
+        """Raises EIO once the disk `fails`, of files whose path has `fails_at` in it."""
+        if self.fails and self.fails_at in what:
             raise OSError(errno.EIO, f"{what} (fault injected)")
 
     def room(self, what: str) -> None:
@@ -108,7 +114,40 @@ class FaultDisk(OsFileSystem):
     def synced(self, path: str) -> None:
         """A sync of the file has returned."""
         with self._lock:
-            self._file(path).synced = Path(path).read_bytes()
+            file = self._file(path)
+            content = bytearray(Path(path).read_bytes())
+            before = (file.synced or b"").ljust(len(content), b"\0")
+            for start, page in list(file.lost.items()):
+                end = start + len(page)
+                if content[start:end] == page:
+                    content[start:end] = before[start:end]
+                else:
+                    del file.lost[start]
+            file.synced = bytes(content)
+
+    def sync(self, path: str) -> None:
+        """Syncs a file, or fails: then its pages count as written, and are not on the disk."""
+        self.event(f"sync {path}")
+        try:
+            self.health(path)
+        except OSError:
+            with self._lock:
+                file = self._file(path)
+                now = Path(path).read_bytes()
+                before = (file.synced or b"").ljust(len(now), b"\0")
+                for start in range(0, len(now), PAGE_SIZE):
+                    page = now[start : start + PAGE_SIZE]
+                    if page != before[start : start + PAGE_SIZE]:
+                        file.lost[start] = page
+            raise
+        self.synced(path)
+
+    def written(self, path: str, position: int, size: int) -> None:
+        """Bytes were written with a call; what is written through a mapping is compared instead."""
+        with self._lock:
+            lost = self._file(path).lost
+            for start in [at for at in lost if at < position + size and at + PAGE_SIZE > position]:
+                del lost[start]
 
     # FileSystem
 
@@ -299,15 +338,14 @@ class _FaultMapping:
         self._mapping.allocate(position, end)
 
     def sync(self) -> None:
-        self._disk.event(f"sync {self.path}")
-        self._disk.health(self.path)
-        self._disk.synced(self.path)
+        self._disk.sync(self.path)
         self._disk.event(f"synced {self.path}")
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         self._disk.event(f"write {self.path} {position}")
         self._disk.health(self.path)
         self._mapping.write(data, position)
+        self._disk.written(self.path, position, len(data))
 
     def next_data(self, position: int) -> int | None:
         return self._mapping.next_data(position)
@@ -352,11 +390,11 @@ class _FaultFile:
         self._disk.event(f"write {self.path} {position}")
         self._disk.room(self.path)
         self._file.write(data, position)
+        self._disk.written(self.path, position, len(data))
 
     def truncate(self, size: int) -> None:
         self._disk.event(f"truncate {self.path} {size}")
         self._file.truncate(size)
 
     def sync(self) -> None:
-        self._disk.event(f"sync {self.path}")
-        self._disk.synced(self.path)
+        self._disk.sync(self.path)

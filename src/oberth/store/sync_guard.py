@@ -1,0 +1,58 @@
+"""After a sync that failed, one that succeeds vouches for nothing that was written before.
+
+A system that could not write pages says so once. It may call them written from then on, and Linux
+does: the next sync returns without an error and without them, and they are there until a loss of
+power. Queues and index are made again from the log by the next start, which writes all of that
+anew; until then nobody may say that they are on the disk.
+
+The CommitLog has a guard of its own, see `oberth.store.flush`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from oberth.errors import StoreError
+
+_LOG: Final = logging.getLogger(__name__)
+# A file could not be opened, or was deleted or closed meanwhile: nothing of it is lost.
+_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.EBADF)
+
+
+class SyncGuard:
+    """Of files that one says together to be on the disk. Any thread."""
+
+    __slots__ = ("_what", "has_failed")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.has_failed = False
+        """Whether a sync has failed: all later ones are refused."""
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Around syncs.
+
+        Raises:
+            StoreError: one has failed before.
+            OSError: one of these failed.
+        """
+        if self.has_failed:
+            raise StoreError(
+                f"{self._what}: a sync has failed, so what is on the disk is known again only when "
+                "the store has been opened anew"
+            )
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _NOT_TRIED:
+                self.has_failed = True
+                _LOG.critical(
+                    "%s could not be synced, no check point is written until the store is opened "
+                    "anew: %s", self._what, error,
+                )  # fmt: skip
+            raise

@@ -1,0 +1,207 @@
+"""What a sync could not write is not believed of a later one: not by check points, nor by starts.
+
+The `FaultDisk` does as Linux: a sync that fails says so once, and calls the pages written. Later
+ones succeed without them, until they are written to again. What a loss of power then leaves is what
+the disk really got.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.store.test_compaction import Kept
+
+from oberth.errors import StoreError
+from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.store import message_store
+from oberth.store.message_store import MessageStore
+from oberth.store.messages import MessageExtBrokerInner
+from oberth.store.recovery_state import load_state
+from oberth.testing.fault_disk import FaultDisk
+
+pytestmark = pytest.mark.crash
+
+
+class Rig:
+    """A store on such a disk, and the messages that were put into it."""
+
+    def __init__(self, root: Path, disk: FaultDisk | None = None, **options: Any) -> None:
+        self.root = root
+        self.disk = disk or FaultDisk()
+        self.options = options
+        self.bodies: list[bytes] = []
+
+    def open(self) -> MessageStore:
+        config = MessageStoreConfig(
+            store_path_root_dir=str(self.root),
+            mapped_file_size_commit_log=16 << 10,
+            mapped_file_size_consume_queue=20 * 100,
+            max_hash_slot_num=16,
+            max_index_num=64,
+            disk_max_used_space_ratio=95,
+            **self.options,
+        )
+        self.store = MessageStore(config, files=self.disk)
+        self.store.load()
+        return self.store
+
+    def start(self) -> MessageStore:
+        self.open().start(background=False)
+        return self.store
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            n = len(self.bodies)
+            self.bodies.append(b"%d " % n + bytes(200))
+            message = MessageExtBrokerInner.of("t", self.bodies[-1], keys=f"k{n}")
+            self.store.append_messages([message])
+        self.store.dispatch_nowait()
+
+    def fail(self, where: str) -> None:
+        self.disk.fails, self.disk.fails_at = True, where
+
+    def cut_power(self, image: Path) -> None:
+        """Goes on with what the disk has got."""
+        image.mkdir()
+        self.disk.crash_image(str(image), str(self.root), random.Random(1), 0.0)
+        self.root, self.disk = image, FaultDisk()
+
+    def check(self) -> None:
+        """All messages are read by their numbers, and found by their keys."""
+        store = self.store
+        assert store.max_offset_in_queue("t", 0) == len(self.bodies)
+        for n, body in enumerate(self.bodies):
+            (at,) = store.get_message("g", "t", 0, n, 1).commit_log_offsets
+            message = store.look_message_by_offset(at)
+            assert message is not None
+            assert message.body == body
+            assert store.query_message("t", f"k{n}", 9, 0, 1 << 62).commit_log_offsets == [at]
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+def test_no_check_point_vouches_for_what_a_sync_before_it_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(20)
+    rig.store.checkpoint_now()
+    safe = rig.store.max_phy_offset
+    rig.put(20)
+    rig.fail(part)
+    with pytest.raises(OSError, match="injected"):
+        rig.store.checkpoint_now()
+    assert rig.store.has_failed_syncs
+    assert "no check point is written until the store is opened anew" in caplog.text
+    rig.disk.fails = False
+    rig.put(20)
+    with pytest.raises(StoreError, match="a sync has failed"):
+        rig.store.checkpoint_now()
+    assert rig.store.flags.is_writeable, "what the log has is safe"
+    rig.store.shutdown()
+    state = load_state(rig.disk, str(rig.root))
+    assert state is not None
+    assert (state.safe_offset, state.clean) == (safe, False)
+    rig.cut_power(tmp_path / "image")
+    rig.start()
+    rig.check()
+    rig.store.shutdown()
+
+
+def test_a_start_writes_anew_what_a_sync_of_queues_lost(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store", message_index_enable=False)
+    rig.start()
+    rig.put(20)
+    rig.store.checkpoint_now()
+    rig.put(20)
+    rig.fail("consumequeue")
+    with pytest.raises(OSError, match="injected"):
+        rig.store.checkpoint_now()
+    rig.disk.fails = False
+    rig.store.kill()
+    rig.start()
+    rig.store.checkpoint_now()
+    rig.cut_power(tmp_path / "image")
+    rig.start()
+    assert rig.store.max_offset_in_queue("t", 0) == 40
+    assert len(rig.store.get_message("g", "t", 0, 0, 40).commit_log_offsets) > 30
+    rig.store.shutdown()
+
+
+def test_the_background_tries_no_check_point_after_a_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "CHECKPOINT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(message_store, "CHECKPOINT_BYTES", 1)
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(20)
+    rig.fail("consumequeue")
+    with pytest.raises(OSError, match="injected"):
+        rig.store.checkpoint_now()
+    rig.disk.fails = False
+    tried: list[bool] = []
+    rounds: list[float] = []
+    monkeypatch.setattr(rig.store, "checkpoint_now", lambda **_: tried.append(True))
+
+    def wait(seconds: float) -> bool:
+        rounds.append(seconds)
+        return len(rounds) > 5
+
+    monkeypatch.setattr(rig.store._stopping, "wait", wait)
+    rig.store._run_queue_flush()
+    assert len(rounds) > 5
+    assert not tried
+    assert rig.store.flags.is_writeable
+    monkeypatch.undo()
+    rig.store.shutdown()
+
+
+def test_a_full_index_file_that_could_not_be_synced_is_not_said_to_be_safe(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(30)
+    rig.fail("index")
+    rig.put(50)  # more than a file holds
+    index = rig.store.index
+    assert index is not None
+    index._join_flushers()
+    assert index.syncs.has_failed
+    rig.disk.fails = False
+    rig.put(80)
+    index._join_flushers()
+    assert len(index.index_files) > 2
+    assert index.index_files[0].name not in index.safe_counts()
+    assert rig.store.checkpoint.values.index_msg_timestamp == 0
+    rig.store.flush()
+    rig.cut_power(tmp_path / "image")
+    rig.start()
+    rig.check()
+    rig.store.shutdown()
+
+
+@pytest.mark.parametrize("where", ["at the check point", "at a segment's end"])
+def test_what_is_compacted_is_not_said_to_be_safe_after_a_failed_sync(
+    tmp_path: Path, where: str
+) -> None:
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    compaction = kept.store.compaction
+    assert compaction is not None
+    kept.put("k", b"first")
+    kept.store.checkpoint_now()
+    state = load_state(disk, str(kept.root))
+    for n in range(130):
+        kept.put(f"k{n}", b"%d" % n)
+    disk.fails, disk.fails_at = True, "compaction"
+    with pytest.raises(OSError, match="injected"):
+        (kept.store.checkpoint_now if where == "at the check point" else compaction.follow)()
+    disk.fails = False
+    with pytest.raises((OSError, StoreError), match=r"sync has failed|earlier sync failed"):
+        kept.store.checkpoint_now()
+    assert kept.store.has_failed_syncs
+    assert load_state(disk, str(kept.root)) == state
+    kept.store.kill()
