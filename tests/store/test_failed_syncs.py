@@ -15,11 +15,12 @@ import pytest
 from tests.store.test_compaction import Kept
 
 from oberth.errors import StoreError
-from oberth.formats.message_store_config import MessageStoreConfig
+from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.store import message_store
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.recovery_state import load_state
+from oberth.store.unsynced_log import FILE_NAME as UNSYNCED
 from oberth.testing.fault_disk import FaultDisk
 
 pytestmark = pytest.mark.crash
@@ -180,6 +181,89 @@ def test_a_full_index_file_that_could_not_be_synced_is_not_said_to_be_safe(tmp_p
     rig.cut_power(tmp_path / "image")
     rig.start()
     rig.check()
+    rig.store.shutdown()
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("stop", ["in order", "killed"])
+def test_a_start_writes_anew_what_a_sync_of_the_log_lost(
+    tmp_path: Path, flush: FlushDiskType, stop: str
+) -> None:
+    rig = Rig(tmp_path / "store", flush_disk_type=flush)
+    rig.start()
+    rig.put(20)
+    rig.store.flush()
+    rig.store.dispatch_nowait()
+    rig.store.checkpoint_now()
+    rig.put(100)
+    rig.fail("commitlog")
+    with pytest.raises(StoreError):
+        rig.store.flush()
+    assert (rig.root / UNSYNCED).read_text() == str(rig.store.flushed_offset)
+    rig.disk.fails = False
+    if stop == "killed":
+        rig.store.queues.write_behind()
+        rig.store.kill()
+    else:
+        rig.store.shutdown()
+    rig.start()
+    assert not (rig.root / UNSYNCED).exists()
+    rig.check()
+    rig.store.checkpoint_now()
+    rig.store.kill()
+    rig.cut_power(tmp_path / "image")
+    rig.start()
+    rig.check()
+    rig.store.shutdown()
+
+
+def test_a_start_that_could_not_sync_the_log_is_not_believed_the_next_time(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(20)
+    rig.store.checkpoint_now()
+    rig.put(100)
+    rig.store.kill()
+    rig.fail("commitlog")
+    with pytest.raises(OSError, match="injected"):
+        rig.open()
+    rig.disk.fails = False
+    rig.start()
+    rig.check()
+    rig.store.checkpoint_now()
+    rig.store.kill()
+    rig.cut_power(tmp_path / "image")
+    rig.start()
+    rig.check()
+    rig.store.shutdown()
+
+
+@pytest.mark.parametrize("note", [b"", b"x", b"0", b"999999999"])
+def test_a_note_that_says_little_costs_no_start(tmp_path: Path, note: bytes) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(100)
+    rig.store.shutdown()
+    before = {path: path.read_bytes() for path in (rig.root / "commitlog").iterdir()}
+    (rig.root / UNSYNCED).write_bytes(note)
+    rig.start()
+    rig.check()
+    assert not (rig.root / UNSYNCED).exists()
+    rig.store.shutdown()
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_note_that_cannot_be_made_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(1)
+    (rig.root / UNSYNCED).mkdir()
+    rig.fail("commitlog")
+    with pytest.raises(StoreError):
+        rig.store.flush()
+    assert "restart the machine" in caplog.text
     rig.store.shutdown()
 
 

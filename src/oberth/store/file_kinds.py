@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 from oberth.errors import StoreError
 from oberth.formats import epochs, log_checksums, paths
 from oberth.formats.config_files import CONFIG_FILES
-from oberth.store import disk_reserve, dispatch_state, queue_ends, recovery_state, retention
+from oberth.store import (
+    disk_reserve,
+    dispatch_state,
+    queue_ends,
+    recovery_state,
+    retention,
+    unsynced_log,
+)
 from oberth.store.compaction_log import COMPACTION
 from oberth.store.compaction_store import POSITIONS
 from oberth.store.files import FileSystem
@@ -38,6 +45,7 @@ FILES: Final = (
     retention.FILE_NAME,
     log_checksums.FILE_NAME,
     disk_reserve.FILE_NAME,
+    unsynced_log.FILE_NAME,
     dispatch_state.STATE,
     paths.TIMER_WHEEL,
     f"{COMPACTION}/{POSITIONS}",

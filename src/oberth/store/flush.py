@@ -52,11 +52,13 @@ class FlushService:
         flags: RunningFlags,
         append: AppendEach,
         on_flushed: Callable[[int], None] = lambda _store_timestamp: None,
+        on_failed: Callable[[int], None] = lambda _flushed_where: None,
     ) -> None:
         self._config = config
         self._queue = queue
         self._flags = flags
         self._on_flushed = on_flushed
+        self._on_failed = on_failed
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._wake_flush = threading.Event()
         self.group = GroupCommit(config, queue, append, self._sync_all, self._wake_flush.set)
@@ -130,13 +132,15 @@ class FlushService:
     def _sync(self, sync: Callable[[], object]) -> bool:
         # After a failed sync the kernel may have dropped the pages, and the next one would succeed
         # without them: nothing after the last good sync can be vouched for any more, so none is
-        # tried and no more puts are taken until the store is opened, and recovered, again.
+        # tried and no more puts are taken until the store is opened, and recovered, again: which
+        # writes it anew, see `oberth.store.unsynced_log`.
         if self.is_broken:
             return False
         try:
             sync()
         except OSError as error:
             self.is_broken = True
+            self._on_failed(self._queue.flushed_where)
             self._flags.set(RunningFlag.NOT_WRITEABLE)
             _LOG.critical(
                 "the CommitLog could not be synced, the store takes no more messages: %s",

@@ -129,7 +129,7 @@ class MessageStore(StoreReading):
             is_held = self.config.broker_role is BrokerRole.SLAVE and report.damaged_from >= 0
             self.damaged_from = report.damaged_from if is_held else None
             # It counts as synced from here on, also what a killed process only wrote.
-            self.commit_log.queue.sync_from(report.scanned_from)
+            self._unsynced.sync(self.commit_log.queue, report.scanned_from, report.log_end)
             self.checksums.load()
             self._dispatch_from(report)
             if state is not None and report.vouched:

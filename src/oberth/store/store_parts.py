@@ -34,6 +34,7 @@ from oberth.store.retention import Retention
 from oberth.store.running_flags import RunningFlags
 from oberth.store.store_checkpoint import StoreCheckpoint
 from oberth.store.store_lock import StoreLock
+from oberth.store.unsynced_log import UnsyncedLog
 from oberth.wall_clock import now_ms
 
 
@@ -134,8 +135,9 @@ class StoreParts:
         )
         if not config.data_read_ahead_enable:
             self.set_read_ahead(False)
+        self._unsynced = UnsyncedLog(self.files, self.root)
         self.flush_service = FlushService(
-            config, queue, self.flags, self._append_each, self._on_flushed
+            config, queue, self.flags, self._append_each, self._on_flushed, self._unsynced.note
         )
 
     def _make_derived(self) -> None:

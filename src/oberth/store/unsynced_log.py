@@ -1,0 +1,90 @@
+"""From where on the disk may lack what it says it has of the log: the file ``oberth.unsynced``.
+
+After a failed sync the system may take pages for written that it could not write. A start that
+follows while the machine still runs reads them from memory, finds whole records, and its own sync
+would do nothing (see `oberth.store.sync_guard`). So it first writes them over with what they hold:
+then a sync writes them, or fails. The file says from where on, a CommitLog offset in digits.
+
+It is not synced, and need not be: a loss of power takes it, and those pages from memory with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import Final
+
+from oberth.errors import StoreFullError
+from oberth.store.files import FileSystem
+from oberth.store.mapped_file_queue import MappedFileQueue
+
+_LOG: Final = logging.getLogger(__name__)
+
+FILE_NAME: Final = "oberth.unsynced"
+_STEP: Final = 64 << 10
+
+
+class UnsyncedLog:
+    """The note of one store. Any thread may make it; `sync` belongs to a start."""
+
+    def __init__(self, files: FileSystem, root: str) -> None:
+        self._files = files
+        self._path = f"{root}/{FILE_NAME}"
+
+    def note(self, offset: int) -> None:
+        """Has the next start write the log anew from an offset on: a sync behind it failed."""
+        try:
+            with closing(self._files.open(self._path, create=True)) as file:
+                file.truncate(0)
+                file.write(b"%d" % offset, 0)
+        except (OSError, StoreFullError) as error:
+            _LOG.error(
+                "%s could not be written (%s): before the store is opened again, restart the "
+                "machine; else a loss of power may take messages behind CommitLog offset %d",
+                self._path, error, offset,
+            )  # fmt: skip
+
+    def sync(self, queue: MappedFileQueue, start: int, end: int) -> None:
+        """Syncs what a start has found of the log, for which a killed process may not have.
+
+        Args:
+            queue: the log.
+            start: from where on it was read to find its end.
+            end: where it ends.
+
+        Raises:
+            OSError: the disk fails. The next start tries it again.
+        """
+        noted = self._noted(start)
+        first = start if noted is None else min(start, noted)
+        try:
+            if noted is not None:
+                _LOG.warning(
+                    "the log is written anew from %d to %d, since a sync of it failed", noted, end
+                )
+                _write_anew(queue, noted, end)
+            queue.sync_from(first)
+        except OSError:
+            self.note(first)
+            raise
+        if noted is not None:
+            self._files.remove(self._path)
+
+    def _noted(self, start: int) -> int | None:
+        data = self._files.read_file(self._path)
+        if data is None:
+            return None
+        # A kill in the middle of the note leaves it empty. What was synced is read by no start.
+        return int(data) if data.isdigit() else start
+
+
+def _write_anew(queue: MappedFileQueue, start: int, end: int) -> None:
+    for segment in queue.segments:
+        base = segment.start_offset
+        if segment.buffer.readonly:
+            continue
+        stop = min(end, segment.end_offset) - base
+        for at in range(max(start - base, 0), stop, _STEP):
+            data = segment.read(at, min(_STEP, stop - at))
+            if data.count(0) < len(data):  # a hole stays one
+                segment.overwrite(at, data)
