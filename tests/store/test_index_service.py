@@ -448,6 +448,30 @@ def entries_of(records: int, keys: int, first: int = 0) -> IndexEntries:
     return made
 
 
+@pytest.mark.parametrize("in_bulk", [True, False])
+def test_a_file_that_was_cut_to_nothing_takes_records_that_lie_before_it(
+    tmp_path: Path, in_bulk: bool
+) -> None:
+    file = IndexFile(OsFileSystem(), str(tmp_path), "20260101000000000", 16, 64, create=True)
+    file.put_stream(entries_of(10, 1, 20), 0)
+    file.cut(1)
+    assert (file.begin_offset, file.end_offset, file.begin_timestamp) == (0, 0, 0)
+    entries = entries_of(20, 1, 15)
+    if in_bulk:
+        assert file.put_stream(entries, 0) == 20
+    else:
+        for number in range(15, 35):
+            file.put([number * 7], number * 300, 1_700_000_000_000 + number * 700)
+    assert [file.entry(n).commit_log_offset for n in range(1, file.index_count)] == [
+        number * 300 for number in range(15, 35)
+    ]
+    assert file.begin_offset == 15 * 300
+    for number in range(15, 35):
+        assert file.select(number * 7, 9, 0, 1 << 62) == [number * 300]
+    assert file.trouble() is None
+    file.close()
+
+
 @pytest.mark.parametrize("room", range(7))
 def test_a_stretch_that_the_disk_took_in_part_is_entered_once(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -358,8 +358,9 @@ class IndexFile:
             self.begin_offset = self.entry(1).commit_log_offset
             self.end_offset = last.commit_log_offset
             self.end_timestamp = self._end_timestamp(last)
-        else:
-            self.end_offset, self.end_timestamp = self.begin_offset, self.begin_timestamp
+        else:  # as one that has had none: what comes next may lie before what it had
+            self.begin_offset = self.end_offset = 0
+            self.begin_timestamp = self.end_timestamp = 0
         self._write_header()
         self.hash_slot_count = relink(self.view, self.slots, self.entries_max)
         self._write_header()
