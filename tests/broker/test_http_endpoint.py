@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -407,3 +409,23 @@ async def test_who_comes_while_a_page_is_made_gets_it_too(monkeypatch: pytest.Mo
         await endpoint.aclose()
         assert is_ended.is_set()
         assert not endpoint._pages
+
+
+async def test_who_is_accepted_while_the_endpoint_closes_is_closed() -> None:
+    """Its request is served by nobody: the broker is gone."""
+
+    class NoPage:
+        async def render(self, style: str = NATIVE) -> bytes:
+            raise AssertionError(style)
+
+    endpoint = HttpEndpoint(NoPage(), lambda: None)
+    await endpoint.start("127.0.0.1", 0)
+    with socket.create_connection((endpoint.address.host, endpoint.address.port)) as peer:
+        peer.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0)  # the loop sees it
+        await asyncio.sleep(0)  # and has accepted it
+        await endpoint.aclose()
+        gc.collect()  # what was given up warns now
+        peer.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(peer.recv, 1) == b""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import hashlib
 import hmac
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -684,3 +687,21 @@ async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
+
+
+async def test_who_is_accepted_while_the_front_closes_is_closed() -> None:
+    backend = ClusterBackend(ClientConfig(namesrv_addr="127.0.0.1:1"))
+    async with backend:
+        front = Front(backend, FrontConfig(port=0, tls_mode="disabled"), lambda: None)
+        await front.start()
+        assert front.server is not None
+        address = front.server.address
+        with socket.create_connection((address.host, address.port)) as peer:
+            await asyncio.sleep(0)  # the loop sees it
+            await asyncio.sleep(0)  # and has accepted it
+            await front.aclose()
+            gc.collect()  # what was given up warns now
+            peer.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                while await asyncio.to_thread(peer.recv, 1000):
+                    pass

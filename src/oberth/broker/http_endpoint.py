@@ -65,10 +65,12 @@ class HttpEndpoint:
         self._rendering = asyncio.Lock()  # a rendering at a time: it holds all lines in memory
         self._pages: dict[str, asyncio.Task[bytes | bytearray]] = {}  # on their way, by style
         self._server: asyncio.Server | None = None
+        self._is_closed = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their coming
 
     async def start(self, host: str, port: int) -> None:
         """Listen; OSError if the port is taken."""
+        self._is_closed = False
         self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_SIZE_MAX)
         _LOG.info("serving HTTP on %s", self.address)
 
@@ -83,6 +85,7 @@ class HttpEndpoint:
         if self._server is None:
             return
         await stop_accepting(self._server)
+        self._is_closed = True
         tasks = [*self._tasks, *self._pages.values()]
         for task in tasks:
             task.cancel()
@@ -94,6 +97,9 @@ class HttpEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._is_closed:  # it was accepted just before
+            writer.transport.abort()
+            return
         writer.transport.set_write_buffer_limits(0)  # what was drained, the system has taken
         try:
             if len(self._tasks) >= CONNECTIONS_MAX:

@@ -217,6 +217,7 @@ class Front(Service):
         server = self.server
         if server is None:
             return
+        await server.stop_accepting()
         server.drain()
         self.service.end_waiting()
         self.answer_held()

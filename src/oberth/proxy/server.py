@@ -223,11 +223,14 @@ class GrpcServer(Listener):
             _LOG.info("%s was disconnected: it does not answer a ping", channel)
             channel.abort()
 
+    async def stop_accepting(self) -> None:
+        """Close the port; connections and calls go on."""
+        if self._server is not None:
+            await stop_accepting(self._server)
+
     def drain(self) -> None:
         """Take no more connections and calls, and tell peers so."""
         self._is_closed = True
-        if self._server is not None:
-            self._server.close()
         for channel in list(self.channels):
             channel.drain()
 
@@ -238,7 +241,7 @@ class GrpcServer(Listener):
             return
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        await stop_accepting(server)
+        await self.stop_accepting()
         self.drain()
         grace_s = self.options.grace_s
         if not await self._wait_until(
