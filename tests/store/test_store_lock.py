@@ -10,7 +10,7 @@ import pytest
 
 from oberth.errors import StoreLockedError
 from oberth.store.offline.lock_state import is_locked
-from oberth.store.store_lock import StoreLock
+from oberth.store.store_lock import ProcessLock, StoreLock
 
 TAKE = """
 import fcntl, sys
@@ -57,3 +57,19 @@ def test_who_asks_whether_a_store_is_open_does_not_open_its_lock(tmp_path: Path)
     assert not is_locked(str(tmp_path))  # by another process
     assert not another_process_takes(lock.path)
     lock.release()
+
+
+def test_a_lock_that_is_no_stores_follows_no_link_and_writes_nothing(tmp_path: Path) -> None:
+    """It may lie where anybody can put a link with its name."""
+    precious, link = tmp_path / "precious", tmp_path / "lock"
+    precious.write_bytes(b"kept")
+    link.symlink_to(precious)
+    with pytest.raises(OSError, match="lock"):
+        ProcessLock(str(link), "exports").acquire()
+    link.unlink()
+    link.write_bytes(b"kept")
+    lock = ProcessLock(str(link), "exports")
+    lock.acquire()
+    assert not another_process_takes(str(link))
+    lock.release()
+    assert precious.read_bytes() == link.read_bytes() == b"kept"

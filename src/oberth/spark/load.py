@@ -13,7 +13,7 @@ commit before replaced (`oberth.spark.spare_tree`). Then the two trees change pl
 the complete new one. What was committed is remembered in a ledger inside the store, hence in the
 same step:
 
-    oberth/ledger.json    {"loads": {id: when}, "queries": {queryId: last batchId}}
+    oberth/ledger.json    {"loads": {id: when}, "overwrites": {…}, "queries": {queryId: number}}
 
 A commit whose batch or load the ledger knows changes nothing. The store has to be closed: neither
 locked by a process nor left with ``abort`` by a crash, and its queues must not be behind its log.
@@ -54,7 +54,7 @@ from oberth.spark.pipelines.tasks import InThreads, TaskRunner
 from oberth.spark.publish import (
     LEDGER,
     aside_of,
-    empty_ledger,
+    begin_anew,
     is_known,
     note,
     publish,
@@ -150,8 +150,7 @@ class StoreLoader:
             if is_known(ledger, batch, self._options.load_id):
                 return LoadReport(0, 0, 0, repeated=True)
             if overwrite:
-                # It names what the store has, and of that nothing stays.
-                ledger = empty_ledger()
+                ledger = begin_anew(ledger)
             return self._commit(parts, work, ledger, overwrite, batch, spare, lock is not None)
         finally:
             if lock is not None:
@@ -212,7 +211,7 @@ class StoreLoader:
         last = [part.last_store_timestamp for part in parts if part.size]
         write_checkpoint(fresh, last[-1] if last else None, plan.log_end, full, changed)
         write_topics(fresh, plan, changed)
-        note(ledger, batch, self._options.load_id)
+        note(ledger, batch, self._options.load_id, overwrites=overwrite)
         changed.write(f"{fresh}/{LEDGER}", json.dumps(ledger, sort_keys=True).encode())
         self.steps("sync")
         changed.sync()

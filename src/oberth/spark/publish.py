@@ -1,6 +1,10 @@
 """One step from the old store to the new one, and the ledger of what was committed.
 
-oberth/ledger.json    {"loads": {id: ms}, "queries": {queryId: last batchId}}
+oberth/ledger.json    {"loads": {id: ms}, "overwrites": {id: ms}, "queries": {queryId: number}}
+
+``queries`` have the number of the last batch of each stream.
+``overwrites`` are loads that began the store anew: they stay known when others do that after them,
+as one that is tried again late must not take away what came since.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from oberth.wall_clock import now_ms
 
 LEDGER: Final = "oberth/ledger.json"
 LEDGER_LOADS_MAX: Final = 10_000
-"""Loads that the ledger remembers; the oldest are forgotten."""
+"""Loads of either kind that the ledger remembers; the oldest are forgotten."""
 _RENAME_EXCHANGE: Final = 2
 _AT_FDCWD: Final = -100
 
@@ -37,20 +41,27 @@ def read_ledger(root: str) -> dict[str, Any]:
 
 def empty_ledger() -> dict[str, Any]:
     """That of a store in which nothing was committed."""
-    return {"loads": {}, "queries": {}}
+    return {"loads": {}, "overwrites": {}, "queries": {}}
+
+
+def begin_anew(ledger: dict[str, Any]) -> dict[str, Any]:
+    """What a ledger becomes when a load overwrites its store: nothing stays of what it names."""
+    return empty_ledger() | {"overwrites": ledger["overwrites"]}
 
 
 def is_known(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> bool:
     if batch is not None:
         return bool(ledger["queries"].get(batch[0], -1) >= batch[1])
-    return bool(load_id) and load_id in ledger["loads"]
+    return bool(load_id) and (load_id in ledger["loads"] or load_id in ledger["overwrites"])
 
 
-def note(ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str) -> None:
+def note(
+    ledger: dict[str, Any], batch: tuple[str, int] | None, load_id: str, *, overwrites: bool
+) -> None:
     if batch is not None:
         ledger["queries"][batch[0]] = batch[1]
     elif load_id:
-        loads = ledger["loads"]
+        loads = ledger["overwrites" if overwrites else "loads"]
         loads[load_id] = now_ms()
         for old in sorted(loads, key=loads.__getitem__)[:-LEDGER_LOADS_MAX]:
             del loads[old]
@@ -82,8 +93,8 @@ def publish(fresh: str, root: str, *, replaces: bool) -> None:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             raise StoreLockedError(
-                f"{root} was not there when this load began, and another writer or a broker has "
-                "made it since; load again, into what is there now"
+                f"{root} was not there when this began, and another writer or a broker has made "
+                "it since; it was left as it is"
             ) from None
     elif not _exchange(fresh, root):
         # Two steps: a kill in between leaves the old store aside, where the next commit finds it.

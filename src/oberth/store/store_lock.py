@@ -11,12 +11,10 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import Final
 
 from oberth.errors import StoreLockedError
 from oberth.formats.paths import LOCK
 
-_CONTENT: Final = b"lock"
 _held: set[str] = set()
 _held_lock = threading.Lock()  # guards _held
 
@@ -31,7 +29,14 @@ def is_held_here(root: str) -> bool:
 
 
 class ProcessLock:
-    """A lock of a file, held from `acquire` to `release`, or until the process dies."""
+    """A lock of a file, held from `acquire` to `release`, or until the process dies.
+
+    Nothing is written to the file, and no link is followed to it: it may lie in a directory in
+    which anybody can make one.
+    """
+
+    _content = b""
+    _flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
     def __init__(self, path: str, doing: str, advice: str = "") -> None:
         """Prepares.
@@ -56,7 +61,7 @@ class ProcessLock:
         with _held_lock:
             if self._key in _held:
                 raise StoreLockedError(f"{self.path}: this process {self._doing} already")
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+            fd = os.open(self.path, self._flags, 0o644)
             try:
                 _lock_byte(fd)
             except OSError as error:
@@ -64,10 +69,11 @@ class ProcessLock:
                 raise StoreLockedError(
                     f"{self.path}: another process {self._doing} ({error.strerror}){self._advice}"
                 ) from error
-            # The word is for people; a full disk may have no block for it.
-            with suppress(OSError):
-                os.lseek(fd, 0, os.SEEK_SET)
-                os.write(fd, _CONTENT)
+            if self._content:
+                # The word is for people; a full disk may have no block for it.
+                with suppress(OSError):
+                    os.lseek(fd, 0, os.SEEK_SET)
+                    os.write(fd, self._content)
             self._fd = fd
             _held.add(self._key)
 
@@ -82,6 +88,9 @@ class ProcessLock:
 
 class StoreLock(ProcessLock):
     """The lock of a store."""
+
+    _content = b"lock"
+    _flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 
     def __init__(self, root: str) -> None:
         super().__init__(

@@ -15,7 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from oberth.cli.main import oberth
-from oberth.errors import DataLossError, OptionError, StoreCorruptError, StoreError
+from oberth.errors import (
+    DataLossError,
+    OptionError,
+    StoreCorruptError,
+    StoreError,
+    StoreLockedError,
+)
 from oberth.formats.message import MessageExt
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
@@ -74,6 +80,55 @@ def test_round_trip(golden_pristine: Golden, tmp_path: Path, name: str, form: st
 def entries_of(store: Any) -> dict[str, str]:
     wanted = ("enableLmq", "enableMultiDispatch", "messageDelayLevel")
     return {name: value for name, value in store.config.items() if name in wanted}
+
+
+class Meanwhile(InProcess):
+    """Something happens while its first step runs."""
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.action = action
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        done = super().run(*args, **options)
+        action, self.action = self.action, lambda: None
+        action()
+        return done
+
+
+def test_of_two_imports_into_one_store_the_second_is_refused(
+    golden_pristine: Golden, tmp_path: Path
+) -> None:
+    store = golden_pristine("basic-5.5.0")
+    source, target = str(tmp_path / "out"), str(tmp_path / "again")
+    export(InProcess(), str(store.root), source, ExportSettings(exact=True))
+    refused = []
+
+    def second() -> None:
+        with pytest.raises(StoreLockedError) as caught:
+            import_store(InProcess(), source, target)
+        refused.append(caught)
+
+    report = import_store(Meanwhile(second), source, target)
+    assert report.records == len(store.facts["messages"])
+    assert log_bytes(Path(target)) == log_bytes(store.root)
+    assert len(refused) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "out"]
+
+
+def test_a_store_that_is_made_during_an_import_is_left(
+    golden_pristine: Golden, tmp_path: Path
+) -> None:
+    store = golden_pristine("basic-5.5.0")
+    source, target = str(tmp_path / "out"), tmp_path / "again"
+    export(InProcess(), str(store.root), source, ExportSettings(exact=True))
+
+    def broker() -> None:
+        target.mkdir()
+        (target / "lock").touch()
+
+    with pytest.raises(StoreLockedError, match="another writer or a broker has made it"):
+        import_store(Meanwhile(broker), source, str(target))
+    assert [path.name for path in target.iterdir()] == ["lock"]
 
 
 def test_refusals(golden_pristine: Golden, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oberth.errors import NotFoundError, OptionError, StoreError
+from oberth.errors import NotFoundError, OptionError, StoreError, StoreLockedError
 from oberth.formats.broker_conf import Line, MessageStoreConfig
 from oberth.formats.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from oberth.formats.message import SCHEDULE_TOPIC
@@ -286,3 +286,27 @@ def test_salvage_turns_down_a_size_that_segments_do_not_have(
         pytest.raises(StoreError, match=r"00131072: its name is no multiple of the 262144 bytes"),
     ):
         salvage(reader, str(tmp_path / "saved"))
+
+
+def test_nobody_else_makes_the_store_that_a_salvage_makes(
+    golden_pristine: Pristine, tmp_path: Path
+) -> None:
+    """A broker that is started there too early, or a second salvage."""
+    target = tmp_path / "saved"
+    refused: list[object] = []
+
+    def meanwhile(_: int) -> None:
+        if not refused:
+            with pytest.raises(StoreLockedError) as caught:
+                MessageStore(MessageStoreConfig(store_path_root_dir=str(target))).load()
+            refused.append(caught)
+            with pytest.raises(StoreError, match="is not empty"):
+                salvage(reader, str(target))
+
+    with StoreReader(golden_pristine("basic-5.5.0").root) as reader:
+        report = salvage(reader, str(target), progress=meanwhile)
+    assert refused
+    with StoreReader(target) as reader:
+        assert reader.max_offset > 0
+        assert verify(reader).clean
+    assert report.records > 0

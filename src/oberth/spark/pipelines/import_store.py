@@ -37,8 +37,9 @@ from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.export.settings import ODD_TIMES, QUARANTINE, RECORD_COLUMNS
 from oberth.spark.pipelines.tasks import TaskRunner
+from oberth.spark.publish import publish
 from oberth.store.offline.layout import StoreLayout, discover, local_directory
-from oberth.store.offline.rebuild import RebuildReport, sync_tree
+from oberth.store.offline.rebuild import RebuildReport, locked, sync_tree
 from oberth.wall_clock import now_ms
 
 BESIDE_SUFFIX: Final = ".oberth-import"
@@ -139,7 +140,29 @@ def import_store(
     files, segment_size = export_files(source)
     parts = cut_parts(files, segment_size, part_size)
     work = target + BESIDE_SUFFIX
-    shutil.rmtree(work, ignore_errors=True)
+    os.makedirs(work, exist_ok=True)
+    with locked(work):  # until it is the store
+        return _import(
+            tasks, source, work, target, parts, segment_size, dict(entries or {}), progress, started
+        )  # fmt: skip
+
+
+def _import(
+    tasks: TaskRunner,
+    source: str,
+    work: str,
+    target: str,
+    parts: list[ImportPart],
+    segment_size: int,
+    entries: dict[str, str],
+    progress: Callable[[int], None] | None,
+    started: float,
+) -> ImportReport:
+    for entry in os.scandir(work):  # of one that was killed
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != paths.LOCK:
+            os.remove(entry.path)
     log = os.path.join(work, paths.COMMIT_LOG)
     os.makedirs(log)
     for start in sorted({part.start - part.start % segment_size for part in parts}):
@@ -161,14 +184,12 @@ def import_store(
     config = os.path.join(os.path.abspath(source), DIRECTORY, paths.CONFIG)
     if os.path.isdir(config):
         shutil.copytree(config, os.path.join(work, paths.CONFIG))
-    given = {"mappedFileSizeCommitLog": str(segment_size), **(entries or {})}
+    given = {"mappedFileSizeCommitLog": str(segment_size), **entries}
     built = dispatch(tasks, work, os.path.join(work, "built"), entries=given)
     _take_in(work)
     _write_topics(work)
     sync_tree(work)
-    if os.path.isdir(target):
-        os.rmdir(target)
-    os.rename(work, target)
+    publish(work, target, replaces=False)
     return ImportReport(
         sum(each.records for each in written), written[0].start, written[-1].end, built,
         time.perf_counter() - started,

@@ -55,7 +55,7 @@ from oberth.store.offline.part_units import part_units
 from oberth.store.offline.queue_files import QueueTreeWriter
 from oberth.store.offline.queue_view import QueueView
 from oberth.store.offline.reader import StoreReader
-from oberth.store.store_lock import StoreLock
+from oberth.store.store_lock import StoreLock, is_held_here
 
 BESIDE_SUFFIX: Final = ".oberth-rebuild"
 OLD_SUFFIX: Final = ".oberth-old"
@@ -518,9 +518,13 @@ def _keep_log_state(root: str, state: recovery_state.RecoveryState) -> None:
 
 def sync_tree(root: str) -> None:
     """Waits until all files below a directory, and their names, are on the disk."""
+    held = os.path.join(root, paths.LOCK) if is_held_here(root) else None
     for directory, _, files in os.walk(root):
         for name in files:
-            fd = os.open(os.path.join(directory, name), os.O_RDONLY)
+            path = os.path.join(directory, name)
+            if path == held:
+                continue  # to close it would give the lock back
+            fd = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:

@@ -60,7 +60,7 @@ from oberth.store.offline.mended_records import (
 )
 from oberth.store.offline.queue_files import QueueFileWriter
 from oberth.store.offline.reader import StoreReader
-from oberth.store.offline.rebuild import RebuildReport, rebuild, sync_tree
+from oberth.store.offline.rebuild import RebuildReport, locked, rebuild, sync_tree
 from oberth.store.offline.segments import SegmentStream
 
 _COPY_SIZE: Final = 8 << 20
@@ -325,6 +325,13 @@ class SalvageRun:
         self._filled = False
 
     def run(self) -> SalvageReport:
+        os.makedirs(self.target, exist_ok=True)
+        with locked(self.target):
+            if set(os.listdir(self.target)) - {paths.LOCK}:
+                raise StoreError(f"{self.target}: is not empty any more; choose another directory")
+            return self._run()
+
+    def _run(self) -> SalvageReport:
         started = time.perf_counter()
         self._look()
         missing = missing_at_end(self.reader.log, self.end)
