@@ -416,11 +416,15 @@ async def test_an_account_that_signs_logs_in(
         assert browser.console.sessions.admins() == []
 
 
-@pytest.mark.parametrize("busy", [ResponseCode.SYSTEM_BUSY, None])
+UNDECIDED = [ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY, ResponseCode.SYSTEM_ERROR]
+"""Answers of a broker that is busy, goes away or starts: it has not looked at who asks."""
+
+
+@pytest.mark.parametrize("busy", [*UNDECIDED, None])
 async def test_who_may_have_been_let_in_without_a_signature_gets_no_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int | None
 ) -> None:
-    """The broker was too busy, or too slow, to refuse another secret."""
+    """The broker was too busy, or too slow, to refuse another secret, or went away."""
     ask = Admin.broker_runtime_info
 
     async def not_now(self: Admin, addr: str) -> dict[str, str]:
@@ -436,18 +440,43 @@ async def test_who_may_have_been_let_in_without_a_signature_gets_no_login(
         assert "No broker answers" in page
 
 
+@pytest.mark.parametrize("code", UNDECIDED)
 async def test_a_busy_broker_ends_no_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(security, "ASKED_AGAIN_S", 0.0)
 
     async def busy(self: Admin, addr: str) -> dict[str, str]:
-        raise MQBrokerError(ResponseCode.SYSTEM_BUSY, "busy", addr)
+        raise MQBrokerError(code, "busy", addr)
 
     async with a_console_of_users(tmp_path) as (_, browser):
         monkeypatch.setattr(Admin, "broker_runtime_info", busy)
         await browser.get("/")
         assert len(browser.console.sessions.admins()) == 1
+
+
+async def test_brokers_of_4_refuse_with_an_exception(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no code for it: SYSTEM_ERROR and its name."""
+    monkeypatch.setattr(security, "ASKED_AGAIN_S", 0.0)
+    ask = Admin.broker_runtime_info
+
+    async def as_4(self: Admin, addr: str) -> dict[str, str]:
+        try:
+            return await ask(self, addr)
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.NO_PERMISSION:
+                raise
+            text = "org.apache.rocketmq.acl.common.AclException: Check signature failed"
+            raise MQBrokerError(ResponseCode.SYSTEM_ERROR, text, addr) from None
+
+    monkeypatch.setattr(Admin, "broker_runtime_info", as_4)
+    async with a_console_of_users(tmp_path) as (users, browser):  # one was let in by that
+        assert "broker-a" in await browser.get("/")
+        users.delete_user("ann")
+        assert "broker-a" not in await browser.get("/", 303)
+        assert browser.console.sessions.admins() == []
 
 
 async def test_what_others_changed_is_shown_to_administrators(tmp_path: Path) -> None:

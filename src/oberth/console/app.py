@@ -53,8 +53,8 @@ PAGES: Final = (overview, topics, messages, groups, letters, waiting, access, se
 BOGUS_USER: Final = "oberth-console-probe"
 """Whom brokers must refuse before a login by their users is worth anything."""
 
-BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
-"""Codes of brokers that have decided nothing about who asks."""
+ACL_EXCEPTION: Final = "AclException"
+"""What 4.x names beside SYSTEM_ERROR when it refuses who asks; others answer NO_PERMISSION."""
 
 NO_SUCH: Final = (
     ResponseCode.TOPIC_NOT_EXIST,
@@ -124,7 +124,7 @@ class App:
             status, title = 400, "That cannot be done"
         elif isinstance(error, MQBrokerError) and error.response_code in NO_SUCH:
             status, title = 404, "There is no such thing"
-        elif isinstance(error, MQBrokerError) and error.response_code == ResponseCode.NO_PERMISSION:
+        elif isinstance(error, MQBrokerError) and _is_refusal(error):
             status, title = 403, "The broker does not allow that"
         return self.console.render(request, "error.html", status, title=title, text=text)
 
@@ -369,14 +369,25 @@ async def _ask_each(admin: Admin, masters: list[str]) -> list[bool | None]:
 
 
 async def _may_look(admin: Admin, address: str) -> bool | None:
-    """Whether a broker lets this user see it; None: it gives no answer that can be read."""
+    """Whether a broker lets this user see it; None: it gives no answer that says so.
+
+    One that is busy, starts or goes away has decided nothing about who asks.
+    """
     try:
         await admin.broker_runtime_info(address)
     except MQBrokerError as error:
-        return None if error.response_code in BUSY else False
+        return False if _is_refusal(error) else None
     except OberthError:
         return None
     return True
+
+
+def _is_refusal(error: MQBrokerError) -> bool:
+    """Whether a broker's access control refuses who asks, whatever else it may be."""
+    code = error.response_code
+    return code == ResponseCode.NO_PERMISSION or (
+        code == ResponseCode.SYSTEM_ERROR and ACL_EXCEPTION in str(error)
+    )
 
 
 def _equal(one: str, other: str) -> bool:
