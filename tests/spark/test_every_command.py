@@ -110,14 +110,19 @@ def test_times_of_rows_have_a_zone(
 
 
 STATEMENTS: Final = """
+set oberth.test=1;
 create temporary view one_row as select 1 as n;
+show tables;
+describe one_row;
+-- set is no query, this is one:
 select n from one_row;
+set oberth.test;
 select 2 as n;
 """
 
 
 @pytest.mark.spark
-def test_a_parquet_file_has_the_rows_of_one_statement(
+def test_a_parquet_file_has_the_rows_of_one_query(
     spark: SparkSession,
     golden_pristine: Golden,
     tmp_path: Path,
@@ -132,10 +137,27 @@ def test_a_parquet_file_has_the_rows_of_one_statement(
             main(["spark", "sql", "--store", root, "--parquet", str(path)])
     finally:
         spark.catalog.dropTempView("one_row")
+        spark.conf.unset("oberth.test")
     assert ended.value.code == 2
-    assert "takes the rows of one statement" in capsys.readouterr().err
+    assert "takes the rows of one query" in capsys.readouterr().err
     assert pyarrow.parquet.read_table(path).to_pylist() == [{"n": 1}]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.spark
+def test_a_parquet_file_of_no_query_is_missed(
+    spark: SparkSession,
+    golden_pristine: Golden,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What has rows and is no query does not end as if its rows were there."""
+    root, path = str(golden_pristine("retry-5.5.0").root), tmp_path / "rows.parquet"
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "sql", "--store", root, "--parquet", str(path), "show tables"])
+    assert ended.value.code == 2
+    assert "no statement was a query" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.spark

@@ -79,7 +79,7 @@ _HELP: Final = r"""Statements end with ;   \d  topics and their views   \q  quit
     "--parquet",
     metavar="FILE",
     type=OutputFile(),
-    help="The rows of one statement into this new file; they must fit into memory.",
+    help="The rows of one query into this new file; they must fit into memory.",
 )
 @click.option("--rows", metavar="N", type=click.IntRange(1), help="At most N rows.")
 @click.option(
@@ -115,6 +115,7 @@ def sql_command(
 
     Example: oberth spark sql --store ~/store "select tags, count(*) from orders group by tags"
     """
+    from oberth.errors import OptionError
     from oberth.spark.pipelines.views import TopicViews
     from oberth.spark.runtime import is_connect
 
@@ -135,12 +136,18 @@ def sql_command(
     show = _show_csv if as_csv else _show_json if as_json else _show_table
     if parquet is not None:
         show = partial(_show_parquet, parquet)
-    ask = partial(_answer, show=show, rows=rows, only_reads=only_reads)
+    ask = partial(
+        _answer, show=show, rows=rows, only_reads=only_reads, only_queries=parquet is not None
+    )
     # A small answer in many pieces is slow.
     more = {"spark.sql.shuffle.partitions": "4", "spark.sql.artifact.isolation.enabled": "false"}
     with session(master, confs, app_name="oberth sql", more=more) as started:
         views = TopicViews(started, stores, given, columns, frozenset(expand))
         failed = _converse(views, ask) if statement is None else ask(views, statement)
+    is_script = statement is not None or not sys.stdin.isatty()
+    if parquet is not None and is_script and not failed and not os.path.exists(parquet):
+        fail(OptionError(f"{parquet}: not written, no statement was a query"))
+        failed = True
     sys.exit(2 if failed else 0)
 
 
@@ -196,12 +203,14 @@ def _answer(
     show: Callable[[DataFrame], None],
     rows: int | None,
     only_reads: bool,
+    only_queries: bool,
 ) -> bool:
-    """Runs one statement; whether it failed."""
+    """Runs one statement, and shows its rows, or those of queries alone; whether it failed."""
     from pyspark.errors import PySparkException
 
     from oberth.errors import OberthError
     from oberth.spark.pipelines.only_reads import check_analysed, parse_reads
+    from oberth.spark.pipelines.views import is_query
 
     statement = statement.strip().rstrip(";")
     if not statement:
@@ -212,6 +221,8 @@ def _answer(
         frame = views.query(statement)
         if only_reads:
             check_analysed(frame)
+        if only_queries and not is_query(statement):
+            return False
         show(frame if rows is None else frame.limit(rows))
     except PySparkException as error:
         click.echo(f"error: {printable(spark_message(error))}", err=True)
@@ -245,7 +256,7 @@ def _show_csv(frame: DataFrame) -> None:
 
 
 def _show_parquet(path: str, frame: DataFrame) -> None:
-    """The rows as a file that is not there before, or it is that of another statement.
+    """A query's rows as a file that is not there before, or it is that of another statement.
 
     Raises:
         OptionError: it is there.
@@ -255,10 +266,10 @@ def _show_parquet(path: str, frame: DataFrame) -> None:
 
     from oberth.errors import OptionError
 
-    if not frame.columns:  # a statement that makes a view, for one that follows
+    if not frame.columns:  # of WITH … INSERT
         return
     if os.path.exists(path):
-        raise OptionError(f"{path}: exists already; --parquet takes the rows of one statement")
+        raise OptionError(f"{path}: exists already; --parquet takes the rows of one query")
     table = frame.toArrow()
     with new_result_file(path) as file:
         pyarrow.parquet.write_table(table, file)

@@ -21,7 +21,7 @@ from oberth.spark.pipelines import views
 from oberth.spark.pipelines.export.exporter import export
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.tasks import InProcess
-from oberth.spark.pipelines.views import ALL_MESSAGES, safe_names
+from oberth.spark.pipelines.views import ALL_MESSAGES, is_query, safe_names
 from oberth.spark.pushdown import CONF as PUSHDOWN
 
 if TYPE_CHECKING:
@@ -49,6 +49,27 @@ def test_names_that_sql_takes_are_kept() -> None:
         "1x": "t_1x",
         "all_messages": "all_messages_2",
     }
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("select 1", True),
+        (" ((SELECT 1) union values (2))", True),
+        ("-- set\n/* show\ntables */ with a as (select 1) table a", True),
+        ("from a select 1", True),
+        ("set a=1", False),
+        ("-- select\nset a=1", False),
+        ("/* select */ describe a", False),
+        ("selected", False),
+        ("explain select 1", False),
+        ("show tables", False),
+        ("/* select 1", False),
+        ("", False),
+    ],
+)
+def test_queries_are_known_by_their_first_word(statement: str, expected: bool) -> None:
+    assert is_query(statement) is expected
 
 
 def run(*arguments: str, stdin: str | None = None) -> Any:

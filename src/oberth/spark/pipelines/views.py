@@ -43,7 +43,10 @@ ALL_MESSAGES: Final = "all_messages"
 READ_HERE_MAX: Final = 32 << 20
 """Record bytes up to which a topic is read in the driver."""
 _WORD: Final = re.compile(r"\w+")
-_QUERIES: Final = ("select", "with", "from", "table")
+_BEFORE: Final = re.compile(r"(?:\s|\(|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+"""What may stand before the first word of a statement."""
+
+_QUERIES: Final = ("select", "with", "from", "table", "values", "map", "reduce")
 _SCAN: Final = "BatchScan rocketmq"
 """What a plan's text has for each read of a view that is not in the driver's memory."""
 
@@ -62,6 +65,14 @@ def safe_names(topics: Iterable[str]) -> dict[str, str]:
         taken.add(name.lower())
         names[topic] = name
     return names
+
+
+def is_query(statement: str) -> bool:
+    """Whether a statement that Spark takes asks for rows: SET and SHOW have rows, too."""
+    before = _BEFORE.match(statement)
+    assert before is not None, "it may be empty"
+    word = _WORD.match(statement, before.end())
+    return word is not None and word[0].lower() in _QUERIES
 
 
 def _plain(topic: str) -> str:
@@ -175,7 +186,7 @@ class TopicViews:
         named = [name for name in self._scanned if name.lower() in words]
         before = self.session.conf.get(PUSHDOWN, "false")
         pushed = before == "true" and install(self.session)
-        if pushed or len(named) != 1 or words[0] not in _QUERIES:
+        if pushed or len(named) != 1 or not is_query(statement):
             return self.session.sql(statement)
         self._make(named[0], self._scanned[named[0]], pushdown=True)
         self.session.conf.set(PUSHDOWN, "true")
