@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oberth.broker.acl.access_control import LOOKED_AT_BETWEEN, AccessControl
+from oberth.broker.acl.access_control import (
+    LOOKED_AT_BETWEEN,
+    RELOAD_MS,
+    UNSETTLED_MAX,
+    AccessControl,
+)
 from oberth.broker.broker import Broker
 from oberth.broker.broker_config import read_configs
 from oberth.client.acl import SessionCredentials
@@ -251,16 +256,72 @@ async def test_order_of_a_burst_is_kept_around_a_refusal(plain: Any) -> None:
 
 
 async def test_a_changed_file_counts_and_a_broken_one_does_not(plain: Any, accounts: Path) -> None:
+    async def two_looks() -> None:
+        await plain.later(1500)
+        await plain.later(1500)
+
     write(accounts, ACCOUNTS.replace("producer-secret", "another-secret"))
-    await plain.later(1500)
+    await two_looks()
     assert await send(plain, PRODUCER) == 16
     assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
     write(accounts, "accounts: [")
-    await plain.later(1500)
+    await two_looks()
     assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
     os.unlink(accounts)
-    await plain.later(1500)
+    await two_looks()
     assert await send(plain, SessionCredentials("producer", "another-secret")) == 0
+
+
+def a_gate(accounts: Path) -> AccessControl:
+    config, _, _ = read_configs({"aclEnable": "true", "aclFile": str(accounts)})
+    access = AccessControl(config, accounts.parent, lambda _: None)
+    access.load()
+    return access
+
+
+def test_a_file_that_is_being_written_does_not_count(accounts: Path) -> None:
+    """Without accounts, or with the first ones alone, it would refuse everybody, or the others."""
+    access = a_gate(accounts)
+    text = ACCOUNTS.replace("accessKey: producer", "accessKey: the-producer")
+    for second, size in enumerate((0, text.index("- accessKey: consumer"), len(text))):
+        write(accounts, text[:size])
+        access.on_time(second * RELOAD_MS)
+        assert list(access.plain.accounts) == ["producer", "consumer", "administrator"]
+    access.on_time(3 * RELOAD_MS)
+    assert list(access.plain.accounts) == ["the-producer", "consumer", "administrator"]
+
+
+def test_a_file_that_is_written_while_it_is_read_does_not_count(
+    accounts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = a_gate(accounts)
+    write(accounts, ACCOUNTS + "# more")
+    access.on_time(0)
+    read = Path.read_bytes
+
+    def read_half(path: Path) -> bytes:
+        monkeypatch.undo()
+        write(path, "")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_half)
+    access.on_time(RELOAD_MS)
+    assert len(access.plain.accounts) == 3
+    write(accounts, ACCOUNTS.replace("accessKey: producer", "accessKey: the-producer"))
+    access.on_time(2 * RELOAD_MS)
+    assert "producer" in access.plain.accounts
+    access.on_time(3 * RELOAD_MS)
+    assert "the-producer" in access.plain.accounts
+
+
+def test_a_file_that_changes_all_the_time_counts(accounts: Path) -> None:
+    access = a_gate(accounts)
+    for second in range(UNSETTLED_MAX):
+        assert "producer" in access.plain.accounts
+        write(accounts, ACCOUNTS.replace("accessKey: producer", f"accessKey: producer-{second}"))
+        os.utime(accounts, (second, second))
+        access.on_time(second * RELOAD_MS)
+    assert "producer-4" in access.plain.accounts
 
 
 async def test_white_lists_need_no_signature(make_live: MakeLive, accounts: Path) -> None:
@@ -287,9 +348,7 @@ async def test_the_fast_port_has_the_gate_too(make_live: MakeLive, accounts: Pat
 
 
 async def test_a_refusal_before_the_first_tick_of_the_clock(accounts: Path) -> None:
-    config, _, _ = read_configs({"aclEnable": "true", "aclFile": str(accounts)})
-    access = AccessControl(config, accounts.parent, lambda _: None)
-    access.load()
+    access = a_gate(accounts)
     replies: list[RemotingCommand] = []
     channel: Any = SimpleNamespace(
         remote=Address("127.0.0.1", 1), reply=lambda _, response: replies.append(response)

@@ -49,6 +49,9 @@ _LOG: Final = logging.getLogger(__name__)
 RELOAD_MS: Final = 1000
 """How often the file of accounts is looked at for changes."""
 
+UNSETTLED_MAX: Final = 5
+"""Looks in a row that find the file changed anew; at the last of them it is read all the same."""
+
 REFUSAL_LOG_MS: Final = 1000
 """Of all refusals within this time one is logged, with the number of the others."""
 
@@ -105,6 +108,9 @@ class AccessControl:
         self.path = Path(config.acl_file) if config.acl_file else directory / PLAIN_ACL_NAME
         self.plain = PlainAcl()
         self._seen: _FileState | None = None
+        self._changing: _FileState | None = None
+        """The file at the last look, if it was not read then."""
+        self._unsettled = 0
         self._look_at_ms = 0
         self._log_at_ms = 0
         self._unlogged = 0
@@ -160,17 +166,29 @@ class AccessControl:
         """Nothing is left to write: every change was written when it was made."""
 
     def on_time(self, now_ms: int) -> None:
-        """Read the file of accounts again if it has changed."""
+        """Read the file of accounts again if it has changed, and then stayed until the next look.
+
+        While somebody writes it in place it is empty, or ends early: few accounts, or none.
+        """
         self._now_ms = now_ms
         if not self._config.acl_enable or now_ms < self._look_at_ms:
             return
         self._look_at_ms = now_ms + RELOAD_MS
         try:
             state = self._state()
+            if state != self._seen and state != self._changing:
+                self._changing = state
+                self._unsettled += 1
+                if self._unsettled < UNSETTLED_MAX:
+                    return
+            self._unsettled = 0
             if state == self._seen:
                 return
             self._seen = state
-            self.plain = parse_plain_acl(self.path.read_bytes(), str(self.path))
+            data = self.path.read_bytes()
+            if self._state() != state:
+                return  # the next look finds it changed, too
+            self.plain = parse_plain_acl(data, str(self.path))
             self._forget()
         except (OSError, ConfigFormatError) as error:
             _LOG.error(
