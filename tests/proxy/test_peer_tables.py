@@ -71,7 +71,7 @@ BOUNDED = {
     "proxy/cluster.py:ClusterPeer._work": "open calls, which the budget counts",
     "proxy/cluster.py:Facts._known": "10000 names",
     "proxy/cluster.py:Facts._last": "of those that are known; flooded below",
-    "proxy/core.py:ServiceCore._tasks": "one for each client that is gone, late answer, or receive",
+    "proxy/core.py:ServiceCore._tasks": "one for each late answer, receive, or broker of messages",
     "proxy/core.py:ServiceCore.results": "methods and codes, both ours",
     "proxy/frames.py:ServerConnection._block": "32 KiB and 64 frames; test_frames",
     "proxy/frames.py:ServerConnection._reset": "1024 numbers",
@@ -91,10 +91,13 @@ BOUNDED = {
     "proxy/local.py:LocalPeer._open": "open calls, which the budget counts",
     "proxy/local.py:LocalPeer._waiters": "begun calls, and those that were reset, 3 s at most",
     "proxy/local.py:LocalPeer._tasks": "what the broker asks of a client, 3 s",
+    "proxy/receiving.py:Receives._to_give_back": "brokers of messages that were left, which count "
+    "in the 500000",
     "proxy/receiving.py:Receives._to_renew": "brokers of the messages that are renewed, of these "
     "those that are due",
     "proxy/renewals.py:Renewals._by_client": "10000 a client, 500000 in all; flooded below",
     "proxy/renewals.py:Renewals._due": "the same ones",
+    "proxy/renewals.py:Renewals._left": "clients of the same ones",
     "proxy/sending.py:Sends._ended": "10000 names of brokers and offsets",
     "proxy/telemetry.py:Telemetry._to_ask": "ids of the clients, see `ClientTable._clients`",
     "proxy/turns.py:Turns._waiting": "open calls, which the budget counts",
@@ -309,10 +312,19 @@ def test_messages_in_work_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     table.add(renewal("a", 0), 60_000)
     assert table.remove("a", "handle 0") is not None
     assert table.remove("a", "handle 0") is None
-    assert len(table.remove_client("b")) == 10
+    table.remove_client("b")
     assert len(table) == 14
     table.add(renewal("d", 1), 60_000)
+    assert len(table) == 15
+    for number in range(2, 5):  # what was left counts until it is nobody's
+        table.add(renewal("d", number), 60_000)
+    assert len(table) == 15
+    assert [len(table.take_left(4)) for _ in range(3)] == [4, 4, 2]
+    assert not table.has_left
     assert len(table) == sum(map(len, table._due.values())) == 15
+    table.settled(10)
+    table.add(renewal("d", 2), 60_000)
+    assert len(table) == 16
 
 
 def test_messages_in_work_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,9 +343,26 @@ def test_messages_in_work_are_looked_at_some_at_a_time(monkeypatch: pytest.Monke
     assert table.due(KEPT_MS) == []
 
 
-async def test_what_a_client_leaves_goes_back_in_turns(
+def test_messages_that_a_client_leaves_stay_those_that_end() -> None:
+    """Whenever it is seen that one does not end after all, nobody has it in work."""
+    table = Renewals()
+    ends = [renewal("a", number) for number in range(4)]
+    for each in ends:
+        table.add(each, 60_000)
+    ends[1].endings = ends[2].endings = 1
+    table.remove_client("a")
+    ends[2].endings = 0
+    ends[3].endings = 1
+    assert table.take_left(10) == [ends[2], ends[0]]
+    assert [each.is_left for each in ends] == [False, True, False, True]
+    table.settled(2)
+    assert (table._left_count, table._due) == (0, {})
+
+
+async def test_what_clients_leave_goes_back_in_turns(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However many clients end at once, and whatever each has in work."""
     monkeypatch.setattr(receiving_module, "GIVEN_BACK_AT_ONCE", 3)
     add_topic(mq, "T")
     front = mq._front
@@ -349,14 +378,20 @@ async def test_what_a_client_leaves_goes_back_in_turns(
         given.append(handle)
 
     monkeypatch.setattr(receives, "_give_back", give_back)
-    async with client_of(mq) as client:
-        await subscribe(client, "T", "G")
-        for number in range(10):
-            receives.renewals.add(renewal("client", number), 60_000)
-        bye = m.NotifyClientTerminationRequest()
-        assert (await client.call("NotifyClientTermination", bye)).status.code == Code.OK
-        await mq.wait_until(lambda: len(given) == 10, what="messages that are given back")
+    async with client_of(mq) as client, client_of(mq, "other") as other:
+        for each, name in ((client, "client"), (other, "other")):
+            await subscribe(each, "T", "G")
+            for number in range(10):
+                handle = f"0 0 60000 0 0 broker-a 0 {number} 1"
+                receives.renewals.add(Renewal(name, handle, "T", "G", "", 0), 60_000)
+        for known in front.service.clients:
+            front.service._forget(known)
         assert len(receives.renewals) == 0
+        assert sum(map(len, receives.renewals._due.values())) == 20
+        await mq.wait_until(lambda: len(given) == 20, what="messages that are given back")
+        assert receives.renewals._due == {}
+        await mq.wait_until(lambda: not receives._to_give_back, what="the end of it")
+        assert receives.renewals._left_count == 0
 
 
 async def test_who_has_ended_has_nothing_in_work(

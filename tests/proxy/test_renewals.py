@@ -590,6 +590,35 @@ async def test_a_broker_that_hangs_delays_no_renewals_of_another(
     assert asked["a"] == 150
 
 
+async def test_a_broker_that_hangs_keeps_no_messages_of_another(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client leaves goes back to each broker by itself."""
+    receives = receives_of(mq)
+    asked: dict[str, int] = {"a": 0, "b": 0}
+    released = asyncio.Event()
+
+    async def invoke(broker: str, code: RequestCode, fields: dict[str, str]) -> RemotingCommand:
+        asked[broker] += 1
+        if broker == "a":
+            await released.wait()
+        return _renewed(fields, mq.clock())
+
+    monkeypatch.setattr(receives._core, "invoke_alone", invoke)
+    async with client_of(mq) as client:
+        add_topic(mq, "T")
+        await subscribe(client, "T", "G")
+        for number in range(600):
+            renewal = of_broker("ab"[number % 2], number, mq.clock())
+            receives.renewals.add(renewal, visible_at(renewal.handle))
+        await say_bye(client)
+        await mq.wait_until(lambda: asked["b"] == 300, what="the messages of the other broker")
+        assert 0 < asked["a"] < 300
+        released.set()
+        await mq.wait_until(lambda: not receives._to_give_back, what="all other messages")
+        assert asked["a"] == 300
+
+
 @pytest.mark.parametrize(
     "fields", [{}, {"popTime": "x"}, {"popTime": "1", "invisibleTime": str(1 << 70)}]
 )

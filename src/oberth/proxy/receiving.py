@@ -76,6 +76,8 @@ GIVEN_BACK_MS: Final = 1_000
 """When others see a message that its client did not get, or left."""
 
 GIVEN_BACK_AT_ONCE: Final = 100
+"""Messages of one broker that are given back at a time, whoever left them."""
+
 LAST_TRY_MS: Final = 1_000
 """When a renewal that failed is tried for the last time: so long before others see the message."""
 
@@ -102,6 +104,8 @@ class Receives:
         self.renewals = Renewals()
         self._is_renewing = False
         self._to_renew: dict[str, deque[Renewal]] = {}  # broker → its messages that are due
+        self._is_giving_back = False
+        self._to_give_back: dict[str, deque[Renewal]] = {}  # broker → its messages that were left
         self._turns = itertools.count()
 
     async def receive(self, call: Call) -> None:
@@ -321,16 +325,37 @@ class Receives:
 
     def give_all_back(self, client: GrpcClient) -> None:
         """Hand the messages that a vanished client had in work to others."""
-        renewals = self.renewals.remove_client(client.client_id)
-        if renewals:
-            self._core.start(self._give_back_some(renewals))
+        self.renewals.remove_client(client.client_id)
+        if self.renewals.has_left and not self._is_giving_back:
+            self._is_giving_back = True
+            self._core.start(self._give_back_all())
 
-    async def _give_back_some(self, renewals: list[Renewal]) -> None:
-        """Of many messages some go back in a turn of the loop."""
-        for first in range(0, len(renewals), GIVEN_BACK_AT_ONCE):
-            await asyncio.gather(
-                *map(self._give_back_left, renewals[first : first + GIVEN_BACK_AT_ONCE])
-            )
+    async def _give_back_all(self) -> None:
+        """As `_renew_all`: in turns of the loop, each broker's messages by a task of its own."""
+        try:
+            while self.renewals.has_left:
+                for renewal in self.renewals.take_left(GIVEN_BACK_AT_ONCE):
+                    broker = ReceiptHandle.parse(renewal.handle).broker_name
+                    waiting = self._to_give_back.get(broker)
+                    if waiting is None:
+                        waiting = self._to_give_back[broker] = deque()
+                        self._core.start(self._give_back_at(broker, waiting))
+                    waiting.append(renewal)
+                await asyncio.sleep(0)
+        finally:
+            self._is_giving_back = False
+
+    async def _give_back_at(self, broker: str, waiting: deque[Renewal]) -> None:
+        try:
+            while waiting:
+                some = [waiting.popleft() for _ in range(min(len(waiting), GIVEN_BACK_AT_ONCE))]
+                try:
+                    await asyncio.gather(*map(self._give_back_left, some))
+                finally:
+                    self.renewals.settled(len(some))
+        finally:
+            del self._to_give_back[broker]
+            self.renewals.settled(len(waiting))  # one has failed as nobody foresaw
 
     async def _give_back_left(self, renewal: Renewal) -> None:
         await renewal.changed()

@@ -11,6 +11,7 @@ RocketMQ: ReceiptHandleProcessor, RenewStrategyPolicy.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from itertools import islice
 from typing import Final
 
@@ -24,7 +25,7 @@ PER_CLIENT_MAX: Final = 10_000
 """Messages of one client; the time of further ones is not made longer."""
 
 TOTAL_MAX: Final = 500_000
-"""Messages of all clients."""
+"""Messages of all clients, and those that clients which have ended left."""
 
 AT_ONCE_MAX: Final = 100
 """Renewals that are begun at a time."""
@@ -93,13 +94,18 @@ class Renewal:
 
 
 class Renewals:
-    """All messages in work, by client and handle, and by the second in which they are due."""
+    """All messages in work, by client and handle, and by the second in which they are due.
+
+    A client that ends is forgotten at once, whatever it has in work; `take_left` has that.
+    """
 
     def __init__(self) -> None:
         self._by_client: dict[str, dict[str, Renewal]] = {}
         # Not a heap: nearly all are acknowledged long before, and shall leave nothing behind.
         self._due: dict[int, dict[tuple[str, str], Renewal]] = {}
         self._count = 0
+        self._left: deque[dict[str, Renewal]] = deque()  # of clients that have ended
+        self._left_count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -107,7 +113,8 @@ class Renewals:
     def add(self, renewal: Renewal, visible_ms: int) -> None:
         """Keep a message that was handed out; nothing if the client, or all, have too many."""
         mine = self._by_client.get(renewal.client_id, {})
-        if len(mine) >= PER_CLIENT_MAX or self._count >= TOTAL_MAX or renewal.given in mine:
+        total = self._count + self._left_count
+        if len(mine) >= PER_CLIENT_MAX or total >= TOTAL_MAX or renewal.given in mine:
             return
         self._by_client[renewal.client_id] = mine
         mine[renewal.given] = renewal
@@ -144,17 +151,42 @@ class Renewals:
             self._unschedule(found)
         return found
 
-    def remove_client(self, client_id: str) -> list[Renewal]:
-        """Forget a client, and return the messages it had in work, without those that end.
+    def remove_client(self, client_id: str) -> None:
+        """Forget a client; the messages it had in work are left."""
+        mine = self._by_client.pop(client_id, None)
+        if mine is not None:
+            self._count -= len(mine)
+            self._left_count += len(mine)
+            self._left.append(mine)
 
-        Those are marked: if one does not end after all, nobody has it in work.
+    @property
+    def has_left(self) -> bool:
+        """Whether `take_left` has more."""
+        return bool(self._left)
+
+    def take_left(self, count: int) -> list[Renewal]:
+        """Of as many messages that were left those that do not end; `settled` follows for each.
+
+        The others are marked: if one does not end after all, nobody has it in work.
         """
-        found = list(self._by_client.pop(client_id, {}).values())
-        self._count -= len(found)
-        for renewal in found:
+        found: list[Renewal] = []
+        for _ in range(count):
+            if not self._left:
+                break
+            _, renewal = self._left[0].popitem()
+            if not self._left[0]:
+                self._left.popleft()
             self._unschedule(renewal)
-            renewal.is_left = renewal.is_ending
-        return [renewal for renewal in found if not renewal.is_ending]
+            if renewal.is_ending:
+                renewal.is_left = True
+                self._left_count -= 1
+            else:
+                found.append(renewal)
+        return found
+
+    def settled(self, count: int) -> None:
+        """So many messages that were taken are nobody's any more."""
+        self._left_count -= count
 
     def due(self, now_ms: int) -> list[Renewal]:
         """Messages to be renewed now, at most `AT_ONCE_MAX`; they are no longer scheduled."""
