@@ -104,12 +104,13 @@ async def subscribe(
     return stream, m.TelemetryCommand.FromString(raw)
 
 
-async def publish(client: GrpcClient, topic: str) -> Stream:
+async def publish(client: GrpcClient, *topics: str) -> Stream:
     """A Telemetry stream with a producer's settings."""
     stream = await client.open("Telemetry")
     command = m.TelemetryCommand()
     command.settings.client_type = CLIENTS["PRODUCER"]
-    command.settings.publishing.topics.add().name = topic
+    for topic in topics:
+        command.settings.publishing.topics.add().name = topic
     await stream.send(command)
     assert await stream.next() is not None, (stream.headers, stream.trailers)
     return stream

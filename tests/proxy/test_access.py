@@ -31,11 +31,11 @@ from oberth.client.acl import SessionCredentials
 from oberth.formats import names
 from oberth.formats.topic_config import TopicConfig
 from oberth.proxy import messages as m
-from oberth.proxy import telemetry
+from oberth.proxy import messaging, telemetry
 from oberth.proxy.authentication import NOBODY, signer_of
 from oberth.proxy.codes import Code
 from oberth.remoting.aio.client import RemotingClient
-from oberth.remoting.bodies.admin import AclInfo, UserInfo
+from oberth.remoting.bodies.admin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from oberth.remoting.code import RequestCode
 from oberth.remoting.command import RemotingCommand
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -61,35 +61,35 @@ def signed(user: str, secret: str, date: datetime | None = None) -> dict[str, st
     }
 
 
+def _create(users: UserStore, name: str, *resources: str) -> None:
+    users.create_user(UserInfo(username=name, password="pw", user_type=NORMAL))
+    _give_rights(users, name, *resources)
+
+
+def _give_rights(users: UserStore, name: str, *resources: str) -> None:
+    """To send to and read from some topics and groups."""
+    entries = [
+        PolicyEntryInfo(resource=each, actions=["Pub", "Sub"], decision="Allow")
+        for each in resources
+    ]
+    policy = PolicyInfo(policy_type="Custom", entries=entries)
+    users.create_acl(AclInfo(subject=f"User:{name}", policies=[policy]))
+
+
+@pytest.fixture(autouse=True)
+def in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slow machine would do in several turns of the loop."""
+    monkeypatch.setattr(telemetry, "ASK_S", 60.0)
+    monkeypatch.setattr(messaging, "FORGET_S", 60.0)
+
+
 @pytest.fixture
 async def mq() -> AsyncIterator[EmbeddedBroker]:
     async with EmbeddedBroker(SETTINGS, grpc=True) as broker:
         add_topic(broker, "T")
         add_topic(broker, "Other")
         users = broker.broker.services.access.users
-        users.create_user(UserInfo(username="ann", password="pw", user_type=NORMAL))
-        users.create_acl(
-            AclInfo.decode(
-                json.dumps(
-                    {
-                        "subject": "User:ann",
-                        "policies": [
-                            {
-                                "policyType": "CUSTOM",
-                                "entries": [
-                                    {
-                                        "resource": each,
-                                        "actions": ["Pub", "Sub"],
-                                        "decision": "Allow",
-                                    }
-                                    for each in ("Topic:T", "Group:G")
-                                ],
-                            }
-                        ],
-                    }
-                ).encode()
-            )
-        )
+        _create(users, "ann", "Topic:T", "Group:G")
         yield broker
 
 
@@ -350,7 +350,7 @@ async def test_what_a_user_who_is_no_longer_admitted_has_in_work_goes_to_others(
 async def test_of_many_clients_some_are_looked_at_in_a_turn(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "QUESTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(telemetry, "QUESTIONS_A_SECOND", 1)
     front = mq._front
     assert front is not None
     service = front.service
@@ -369,6 +369,157 @@ async def test_of_many_clients_some_are_looked_at_in_a_turn(
         assert left[-1] == 0
         for stream in streams:
             assert await stream.all() == []
+
+
+async def test_nothing_is_asked_while_nothing_changes(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = mq._front
+    assert front is not None
+    service = front.service
+    access = mq.broker.services.access
+    asked: list[str] = []
+    for name in ("unknown_signer", "needs_refusal"):
+        real = getattr(access, name)
+
+        def ask(*given: Any, name: str = name, real: Any = real) -> Any:
+            asked.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(access, name, ask)
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as client:
+        await publish(client, "T")
+        service.on_time()
+        for change, wanted in ((False, 0), (True, 2), (False, 0)):
+            if change:
+                _create(access.users, "bob", "Topic:T")
+            asked.clear()
+            service.on_time()
+            assert len(asked) == wanted
+
+
+async def test_clients_of_one_user_end_in_turns(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "ASK_S", 0.0)
+    monkeypatch.setattr(messaging, "FORGET_S", 0.0)
+    front = mq._front
+    assert front is not None
+    service = front.service
+    async with AsyncExitStack() as stack:
+        for number in range(10):
+            client = client_of(mq, f"ann-{number}", **signed("ann", "pw"))
+            await publish(await stack.enter_async_context(client), "T")
+        service.on_time()
+        await mq.wait_until(lambda: not service._telemetry._is_asking, what="the first look")
+        mq.broker.services.access.users.delete_user("ann")
+        service.on_time()
+        assert sum(len(each.streams) for each in service.clients) == 9
+        await mq.wait_until(lambda: not service._telemetry._is_asking, what="the end of streams")
+        assert sum(len(each.streams) for each in service.clients) == 0
+        await mq.wait_until(lambda: not service._to_look_at, what="the end of a look")
+        service.on_time()
+        await mq.wait_until(lambda: not len(service.clients), what="that all are forgotten")
+
+
+async def test_who_is_deleted_waits_for_no_rights_of_others(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings may name hundreds of topics, and there may be very many such clients."""
+    monkeypatch.setattr(telemetry, "QUESTIONS_A_SECOND", 20)
+    front = mq._front
+    assert front is not None
+    users = mq.broker.services.access.users
+    _create(users, "bob", "Topic:*")
+    async with AsyncExitStack() as stack:
+        ann = await stack.enter_async_context(client_of(mq, "ann-1", **signed("ann", "pw")))
+        stream = await publish(ann, "T")
+        for number in range(5):
+            bob = client_of(mq, f"bob-{number}", **signed("bob", "pw"))
+            await publish(await stack.enter_async_context(bob), *(f"T{n}" for n in range(100)))
+        front.service.on_time()
+        users.delete_user("ann")
+        front.service.on_time()
+        assert len(front.service.clients) == 5
+        assert await stream.all() == []
+
+
+async def test_changes_again_and_again_keep_no_rights(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins to look at all clients, and who waits already comes first."""
+    monkeypatch.setattr(telemetry, "QUESTIONS_A_SECOND", 10)
+    front = mq._front
+    assert front is not None
+    users = mq.broker.services.access.users
+    async with AsyncExitStack() as stack:
+        streams = []
+        for user, secret, count in (("ann", "pw", 1), ("root", "secret", 10)):
+            for number in range(count):
+                client = client_of(mq, f"{user}-{number}", **signed(user, secret))
+                streams.append(await publish(await stack.enter_async_context(client), "T"))
+        _take_rights(users)
+        for number in range(15):
+            _create(users, f"user-{number}", "Topic:T")
+            front.service.on_time()
+        assert len(front.service.clients) == 10
+        assert await streams[0].all() == []
+
+
+async def test_a_stream_of_a_forgotten_client_is_admitted_anew(mq: EmbeddedBroker) -> None:
+    """It was forgotten when its user was deleted, and nobody has looked at it since."""
+    front = mq._front
+    assert front is not None
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as ann:
+        stream = await publish(ann, "T")
+        bye = m.NotifyClientTerminationRequest()
+        assert (await ann.call("NotifyClientTermination", bye)).status.code == Code.OK
+        mq.broker.services.access.users.delete_user("ann")
+        front.service.on_time()
+        await stream.send(m.TelemetryCommand())
+        assert await stream.all() == []
+        assert stream.status == 3  # INVALID_ARGUMENT
+
+
+async def test_a_new_stream_takes_the_rights_that_the_settings_take(mq: EmbeddedBroker) -> None:
+    """They are looked at when they change, and when a stream begins; then the client is anew."""
+    front = mq._front
+    assert front is not None
+    service = front.service
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as ann:
+        stream = await publish(ann, "T")
+        (known,) = service.clients
+        await stream.cancel()
+        await mq.wait_until(lambda: not known.streams, what="the end of the stream")
+        _take_rights(mq.broker.services.access.users)
+        service.on_time()
+        assert len(service.clients) == 1
+        stream = await ann.open("Telemetry")
+        assert await stream.all() == []
+        assert stream.status == 3  # INVALID_ARGUMENT
+        service.on_time()
+        assert len(service.clients) == 0
+        _give_rights(mq.broker.services.access.users, "ann", "Topic:T")
+        await publish(ann, "T")
+        assert len(service.clients) == 1
+
+
+async def test_settings_that_are_refused_are_not_kept(mq: EmbeddedBroker) -> None:
+    front = mq._front
+    assert front is not None
+    async with client_of(mq, "ann-1", **signed("ann", "pw")) as ann:
+        first = await publish(ann, "T")
+        second = await ann.open("Telemetry")
+        command = m.TelemetryCommand()
+        command.settings.client_type = 1
+        command.settings.publishing.topics.add().name = "Other"
+        await second.send(command)
+        assert await second.all() == []
+        (known,) = front.service.clients
+        assert [each.name for each in known.settings.publishing.topics] == ["T"]
+        await first.send(m.TelemetryCommand())
+        front.service.on_time()
+        assert len(known.streams) == 1
 
 
 async def test_a_stream_may_last_longer_than_the_date_of_its_signature() -> None:

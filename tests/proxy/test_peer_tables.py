@@ -29,6 +29,7 @@ from oberth.proxy import call
 from oberth.proxy import clients as clients_module
 from oberth.proxy import cluster as cluster_module
 from oberth.proxy import messages as m
+from oberth.proxy import messaging as messaging_module
 from oberth.proxy import receiving as receiving_module
 from oberth.proxy import renewals as renewals_module
 from oberth.proxy.authentication import ACCESS_KEY_MAX, NOBODY, signer_of
@@ -85,6 +86,7 @@ BOUNDED = {
     "proxy/http2.py:GrpcChannel._ready": "of the open calls",
     "proxy/http2.py:GrpcChannel._unstarted": "of the open calls, those of one read",
     "proxy/http2.py:GrpcChannel.calls": "1024, and each counts in the budget; flooded below",
+    "proxy/messaging.py:MessagingService._to_look_at": "clients, see `ClientTable._clients`",
     "proxy/local.py:LocalBroker._turn": "one turn of the loop",
     "proxy/local.py:LocalPeer._late": "of calls that were cancelled, until held_requests ends or "
     "drops them",
@@ -99,7 +101,7 @@ BOUNDED = {
     "proxy/renewals.py:Renewals._due": "the same ones",
     "proxy/renewals.py:Renewals._left": "clients of the same ones",
     "proxy/sending.py:Sends._ended": "10000 names of brokers and offsets",
-    "proxy/telemetry.py:Telemetry._to_ask": "ids of the clients, see `ClientTable._clients`",
+    "proxy/telemetry.py:_Round._ids": "ids of the clients, see `ClientTable._clients`",
     "proxy/turns.py:Turns._waiting": "open calls, which the budget counts",
     "proxy/server.py:GrpcServer._begins": "our methods",
     "proxy/server.py:GrpcServer._handlers": "our methods",
@@ -392,6 +394,31 @@ async def test_what_clients_leave_goes_back_in_turns(
         assert receives.renewals._due == {}
         await mq.wait_until(lambda: not receives._to_give_back, what="the end of it")
         assert receives.renewals._left_count == 0
+
+
+async def test_clients_that_are_gone_leave_in_turns(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messaging_module, "FORGET_S", 0.0)
+    monkeypatch.setattr(messaging_module, "LOOKED_AT_ONCE", 3)
+    front = mq._front
+    assert front is not None
+    service = front.service
+    clients = service.clients
+    now = asyncio.get_running_loop().time()
+    peer = service.core._own()
+    monkeypatch.setattr(peer, "close", lambda: None)
+    channel = cast(CallChannel, peer)  # nobody calls it
+    for number in range(20):
+        clients.add(GrpcClient(f"c{number}", "", peer, channel, now - 200 * (number % 2)))
+    left = [len(clients)]
+    service.on_time()
+    while left[-1] > 10:
+        left.append(len(clients))
+        assert left[-2] - left[-1] in (0, 1)
+        await asyncio.sleep(0)
+    await mq.wait_until(lambda: not service._to_look_at, what="the end of the look")
+    assert [each.client_id for each in clients] == [f"c{number}" for number in range(0, 20, 2)]
 
 
 async def test_who_has_ended_has_nothing_in_work(

@@ -146,6 +146,10 @@ class Backend(Protocol):
     def refusal(self, host: str, access_key: str, request: RemotingCommand) -> str | None:
         """Why a known signer may not ask for this, or None."""
 
+    @property
+    def access_version(self) -> object:
+        """Another one when `unknown_signer` or `refusal` may answer otherwise than before."""
+
 
 class TopicLookup(Protocol):
     """A broker's topics."""
@@ -178,6 +182,10 @@ class AccessGate(Protocol):
 
     def needs_refusal(self, host: str, access_key: str, request: RemotingCommand) -> str | None:
         """Why a known signer may not ask for this, or None."""
+
+    @property
+    def version(self) -> object:
+        """Another one when it may decide otherwise than before."""
 
 
 class ServedConfig(Protocol):
@@ -421,3 +429,8 @@ class LocalBackend:
     def refusal(self, host: str, access_key: str, request: RemotingCommand) -> str | None:
         """The broker's access control decides."""
         return self._access.needs_refusal(host, access_key, request)
+
+    @property
+    def access_version(self) -> object:
+        """That of the broker's users, policies and accounts."""
+        return self._access.version

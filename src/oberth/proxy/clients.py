@@ -69,11 +69,12 @@ class GrpcClient:
         streams: its open Telemetry calls, the newest last.
         asking: its commands that brokers have and have not answered; their time is bounded.
         last_seen: loop time of its last call, or of the last such answer.
+        is_refused: whether its last stream ended because it would not be admitted any more.
     """
 
     __slots__ = (
-        "_nonces", "_waiting", "access_key", "asking", "channel", "client_id", "last_seen",
-        "peer", "settings", "settings_size", "streams",
+        "_nonces", "_waiting", "access_key", "asking", "channel", "client_id", "is_refused",
+        "last_seen", "peer", "settings", "settings_size", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,7 @@ class GrpcClient:
         self.streams: list[Call] = []
         self.asking = 0
         self.last_seen = now
+        self.is_refused = False
         self._nonces = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
@@ -104,6 +106,16 @@ class GrpcClient:
         channel = self.channel()
         if channel is not None:
             channel.rest(seconds)
+
+    def is_gone(self, now: float) -> bool:
+        """Whether it is to be forgotten.
+
+        It has neither a stream nor a command at work, nor was it heard of; or it was refused.
+        """
+        if self.streams:
+            return False
+        expired_s = UNNAMED_S if self.settings is None else EXPIRED_S
+        return self.is_refused or (not self.asking and now - self.last_seen > expired_s)
 
     @property
     def group(self) -> str:
@@ -214,18 +226,9 @@ class ClientTable:
             self.settings_bytes += size - client.settings_size
             client.settings, client.settings_size = settings, size
 
-    def on_time(self, now: float) -> list[GrpcClient]:
-        """Forget who has neither a stream nor a command at work nor been heard of; who that was."""
-        gone = [
-            client
-            for client in self._clients.values()
-            if not client.streams
-            and not client.asking
-            and now - client.last_seen > (UNNAMED_S if client.settings is None else EXPIRED_S)
-        ]
-        for client in gone:
-            self.remove(client)
-        return gone
+    def ids(self) -> list[str]:
+        """Whose are known."""
+        return list(self._clients)
 
     def __iter__(self) -> Any:
         return iter(list(self._clients.values()))

@@ -369,6 +369,11 @@ class ClusterBackend:
         """Brokers decide what their user may do."""
         return None
 
+    @property
+    def access_version(self) -> None:
+        """Our credentials are what they were at the start; brokers do not tell of theirs."""
+        return
+
 
 class ClusterPeer:
     """One gRPC client as brokers see it.

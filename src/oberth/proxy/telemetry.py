@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any, Final
@@ -51,8 +52,33 @@ LITE_QUOTA: Final = 2_000
 TELEMETRY_STREAMS_MAX: Final = 8
 """Telemetry calls that one client may have open."""
 
-QUESTIONS_AT_ONCE: Final = 500
+QUESTIONS_A_SECOND: Final = 500
 """About clients, their streams and topics: 160 clients with one topic, which takes some 2 ms."""
+
+ASK_S: Final = 0.002
+"""How long of a turn of the loop they take. To end a stream takes as long as 20 of them."""
+
+
+class _Round:
+    """Clients that are to be looked at, some at a time."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []  # the next one is the last
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def begin(self, client_ids: list[str]) -> None:
+        """Look at all of these, at those first that wait already: one that begins often ends."""
+        if self._ids:
+            known, waiting = set(client_ids), set(self._ids)
+            left = [each for each in self._ids if each in known]
+            client_ids = [each for each in client_ids if each not in waiting] + left
+        self._ids = client_ids
+
+    def next(self) -> str:
+        """The next one; there must be one."""
+        return self._ids.pop()
 
 
 class Telemetry:
@@ -60,7 +86,11 @@ class Telemetry:
 
     def __init__(self, core: ServiceCore) -> None:
         self._core = core
-        self._to_ask: list[str] = []  # clients that this round over all of them has not come to
+        self._access_version = core.backend.access_version
+        self._unsigned = _Round()  # whose signatures, and whose rights are to be looked at
+        self._unchecked = _Round()
+        self._left = 0  # questions that may be asked in this second
+        self._is_asking = False
 
     async def heartbeat(self, context: Context, request: Any, response: Any) -> None:
         client = self._core.client(context)
@@ -68,6 +98,7 @@ class Telemetry:
             raise StatusError(
                 Code.UNRECOGNIZED_CLIENT_TYPE, f"the settings of {context.client_id} are not known"
             )
+        self._authorize_publishing(context, client.settings)
         await self._register(context, client)
 
     async def _register(self, context: Context, client: GrpcClient) -> None:
@@ -80,9 +111,6 @@ class Telemetry:
         if settings.HasField("subscription"):
             body["consumerDataSet"] = [consumer_data(settings)]
         else:
-            for topic in settings.publishing.topics:
-                # A question about a transaction carries its message.
-                self._core.authorize_sending(context, topic.name)
             body["producerDataSet"] = [
                 {"groupName": topic.name} for topic in settings.publishing.topics
             ]
@@ -96,11 +124,9 @@ class Telemetry:
         try:
             context = self._core.admit(call)
             client = self._core.client(context)
+            self._hear(client, call)
         except StatusError as error:
             raise _ended(error) from None
-        if len(client.streams) >= TELEMETRY_STREAMS_MAX:
-            client.streams.pop(0).end(GrpcStatus.UNAVAILABLE, "too many Telemetry streams")
-        self._hear(client, call)
         try:
             async for raw in call.messages():
                 command = parse(m.TelemetryCommand, raw)
@@ -133,40 +159,64 @@ class Telemetry:
                 if not known.streams:
                     known.peer.on_request = None
 
-    def end_refused(self) -> list[GrpcClient]:
-        """End streams that would not be admitted any more; the clients that have none left by that.
+    def end_refused(self) -> None:
+        """End streams that would not be admitted any more; clients with none left are refused.
 
         A client with an open stream is never forgotten: it is told what brokers ask of it, and what
-        it has in work stays hidden from others. So each call, about every second, asks about some
-        of the clients whether their users still are, and may do, what they were and did. How old
-        the date is that was signed does not matter here.
+        it has in work stays hidden from others. So when users, policies or accounts have changed,
+        each call, about every second, begins to ask about some of the clients whether their users
+        still are who they were, and whether they may do what their settings say. How old the date
+        is that was signed does not matter here.
         """
-        if not self._to_ask:
-            self._to_ask = [client.client_id for client in self._core.clients]
-        ended: list[GrpcClient] = []
-        left = QUESTIONS_AT_ONCE
-        while self._to_ask and left > 0:
-            client = self._core.clients.get(self._to_ask.pop())
-            left -= 1
-            if client is not None and client.streams:
-                left -= len(client.streams) + _topic_count(client)
-                self._end_refused_of(client)
-                if not client.streams:
-                    ended.append(client)
-        return ended
+        version = self._core.backend.access_version
+        if version != self._access_version:
+            self._access_version = version
+            self._unsigned.begin(self._core.clients.ids())
+            self._unchecked.begin(self._core.clients.ids())
+        self._left = QUESTIONS_A_SECOND
+        if not self._is_asking:
+            self._ask_some()
 
-    def _end_refused_of(self, client: GrpcClient) -> None:
-        for call in list(client.streams):
+    def _ask_some(self) -> None:
+        """Ask what may be asked in this second; of what takes long some in a turn of the loop."""
+        self._is_asking = False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ASK_S
+        # Signatures come first, as settings may name very many topics; but changes may come again
+        # and again, and the rest must not wait for their end.
+        kept = QUESTIONS_A_SECOND // 5 if self._unchecked else 0
+        for clients, kept_now, ask in (
+            (self._unsigned, kept, self._end_unsigned),
+            (self._unchecked, 0, self._end_unauthorized),
+        ):
+            while clients and self._left > kept_now:
+                client = self._core.clients.get(clients.next())
+                self._left -= 1
+                if client is not None and client.streams:
+                    self._left -= ask(client)
+                if loop.time() >= until:
+                    self._is_asking = True
+                    loop.call_soon(self._ask_some)
+                    return
+
+    def _end_unsigned(self, client: GrpcClient) -> int:
+        """End streams whose signatures are nobody's any more; how many were looked at."""
+        streams = list(client.streams)
+        for call in streams:
             try:
                 self._core.signer(call)
             except StatusError as error:
                 _end(client, call, error)
-        if client.streams:
-            try:
-                self._check_rights(client, client.streams[-1])
-            except StatusError as error:
-                for call in list(client.streams):
-                    _end(client, call, error)
+        return len(streams)
+
+    def _end_unauthorized(self, client: GrpcClient) -> int:
+        """End the streams of a client that may not do what it does; how many topics that takes."""
+        try:
+            self._check_rights(client, client.streams[-1])
+        except StatusError as error:
+            for call in list(client.streams):
+                _end(client, call, error)
+        return _topic_count(client)
 
     def _check_rights(self, client: GrpcClient, call: Call) -> None:
         """Whether a client may still do what its settings say, from where a stream comes.
@@ -183,8 +233,16 @@ class Telemetry:
             topics = [entry.topic.name for entry in settings.subscription.subscriptions]
             self._authorize(context, client.group, topics)
         else:
-            for topic in settings.publishing.topics:
-                self._core.authorize_sending(context, topic.name)
+            self._authorize_publishing(context, settings)
+
+    def _authorize_publishing(self, context: Context, settings: Any) -> None:
+        """Who may not send to a topic is not asked about its transactions, with their messages.
+
+        Raises:
+            StatusError: UNAUTHORIZED: it may not.
+        """
+        for topic in settings.publishing.topics:
+            self._core.authorize_sending(context, topic.name)
 
     def _authorize(self, context: Context, group: str, topics: list[str]) -> None:
         """Who may not read topics for a group is told nothing else of them.
@@ -199,7 +257,21 @@ class Telemetry:
             )
 
     def _hear(self, client: GrpcClient, call: Call) -> None:
-        """Over this stream the client hears what brokers ask; without one others are asked."""
+        """Over this stream the client hears what brokers ask; without one others are asked.
+
+        Raises:
+            StatusError: UNAUTHORIZED: nobody has signed the call, any more, or he may not do from
+                there what the client's settings say.
+        """
+        try:
+            self._core.signer(call)
+            self._check_rights(client, call)
+        except StatusError:
+            client.is_refused = not client.streams
+            raise
+        if len(client.streams) >= TELEMETRY_STREAMS_MAX:
+            client.streams.pop(0).end(GrpcStatus.UNAVAILABLE, "too many Telemetry streams")
+        client.is_refused = False
         client.streams.append(call)
         client.peer.on_request = partial(self.on_broker_request, client)
 
@@ -215,6 +287,7 @@ class Telemetry:
             check_count("topics", len(sent.publishing.topics))
             for topic in sent.publishing.topics:
                 topic_of(topic)
+            self._authorize_publishing(context, sent)
             merged.publishing.max_body_size = self._core.backend.body_max
             merged.publishing.validate_message_type = self._core.check_types
             merged.backoff_policy.max_attempts = 3
@@ -316,6 +389,9 @@ def _end(client: GrpcClient, call: Call, error: StatusError) -> None:
     _LOG.info("a stream of client %s ends: %s", client.client_id, error.message)
     how = _ended(error)
     client.streams.remove(call)
+    if not client.streams:
+        client.is_refused = True
+        client.peer.on_request = None
     call.end(how.status, how.message)
 
 

@@ -283,12 +283,15 @@ def test_a_file_that_is_being_written_does_not_count(accounts: Path) -> None:
     """Without accounts, or with the first ones alone, it would refuse everybody, or the others."""
     access = a_gate(accounts)
     text = ACCOUNTS.replace("accessKey: producer", "accessKey: the-producer")
+    version = access.version
     for second, size in enumerate((0, text.index("- accessKey: consumer"), len(text))):
         write(accounts, text[:size])
         access.on_time(second * RELOAD_MS)
         assert list(access.plain.accounts) == ["producer", "consumer", "administrator"]
+        assert access.version == version
     access.on_time(3 * RELOAD_MS)
     assert list(access.plain.accounts) == ["the-producer", "consumer", "administrator"]
+    assert access.version != version
 
 
 def test_a_file_that_is_written_while_it_is_read_does_not_count(

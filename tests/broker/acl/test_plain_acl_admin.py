@@ -51,7 +51,9 @@ async def test_an_account_is_good_at_once_and_gone_at_once(live: Any, tmp_path: 
         "admin": "true",
         "topicPerms": "A=PUB,B=SUB",
     }
+    version = live.broker.services.access.version
     assert (await call(live, ADMIN, 50, made)).code == 0
+    assert live.broker.services.access.version != version
     assert (await call(live, NEWCOMER, 54)).code == 0
     text = (tmp_path / "accounts.yml").read_text()
     assert "newcomer-secret" in text

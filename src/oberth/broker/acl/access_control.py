@@ -107,6 +107,7 @@ class AccessControl:
         self.users = UserStore(directory, files)
         self.path = Path(config.acl_file) if config.acl_file else directory / PLAIN_ACL_NAME
         self.plain = PlainAcl()
+        self._plain_version = 0
         self._seen: _FileState | None = None
         self._changing: _FileState | None = None
         """The file at the last look, if it was not read then."""
@@ -130,6 +131,11 @@ class AccessControl:
     def checks_users(self) -> bool:
         """Whether who passes the gate is a user and has signed; an account need not have."""
         return self._config.authentication_enabled
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one when accounts, users or policies have changed."""
+        return self._plain_version, self.users.version
 
     def load(self) -> None:
         """Read accounts and users; a broker that cannot must not serve.
@@ -189,6 +195,7 @@ class AccessControl:
             if self._state() != state:
                 return  # the next look finds it changed, too
             self.plain = parse_plain_acl(data, str(self.path))
+            self._plain_version += 1
             self._forget()
         except (OSError, ConfigFormatError) as error:
             _LOG.error(
@@ -205,6 +212,7 @@ class AccessControl:
     def accounts_changed(self, plain: PlainAcl) -> None:
         """The file of accounts was written anew, and this is what it says."""
         self.plain = plain
+        self._plain_version += 1
         self._seen = self._state()
         self._forget()
 
