@@ -5,6 +5,7 @@ The first part is state machines with a virtual clock, the second a live broker 
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from oberth.broker import half_messages, transactions
 from oberth.broker.clients import ClientInfo
 from oberth.broker.half_messages import ROOTS_MAX, Lineage, OpBatch, ParkedHalves, parse_op_body
+from oberth.broker.producers import ProducerTable
 from oberth.broker.transactions import from_half, to_half
 from oberth.formats import properties as p
 from oberth.formats.message import MessageExt, decode_record
@@ -552,6 +554,41 @@ def test_the_age_of_very_many_parked_halves_is_looked_at_in_steps(
     parked.remove(old[4])
     found = [parked.born_before(1001, 100) for _ in range(3)]
     assert found == [old[5:13], old[13:], old[:4] + old[5:9]]
+
+
+@pytest.mark.parametrize("length", [255, 256, 30_000])
+@pytest.mark.parametrize("is_one", [True, False])
+def test_what_a_groups_name_takes_is_bounded(length: int, is_one: bool) -> None:
+    """Each half brings a text of its own, also where it is the same group's."""
+    count = 200
+    parked = ParkedHalves()
+    tracemalloc.start()
+    try:
+        for offset in range(count):
+            parked.add(offset, f"{0 if is_one else offset:0{length}}", 1000)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < count * 1024
+    if is_one or length > 255:
+        assert len(parked._groups) == 1
+    for offset in range(count):
+        parked.remove(offset)
+    assert parked._groups == {}
+
+
+def test_who_has_the_name_that_stands_for_long_ones_is_not_confused_with_them() -> None:
+    """No producer can have it."""
+    parked = ParkedHalves()
+    table = ProducerTable()
+    table.group_listeners.append(parked.came_back)
+    parked.add(0, "x" * 256, 1000)
+    parked.add(1, "y" * 255, 1000)
+    assert parked.of_group("z" * 256, 9) == [0]
+    client = ClientInfo("channel", "c", "JAVA", 479, 0)
+    for group in ("x" * 256, *parked._groups):
+        table.register(group, client)
+    assert parked.returned(9) == ["y" * 255]
 
 
 def put_halves(live: Any, groups: list[str]) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
+from oberth.formats import names
 from oberth.formats.java_numbers import java_long
 
 ROOTS_MAX: Final = 100_000
@@ -16,6 +17,9 @@ ROOTS_MAX: Final = 100_000
 
 AGES_AT_ONCE: Final = 5_000
 """Offsets of halves, parked or not, whose age is looked at in one step: a millisecond."""
+
+_NO_CLIENT: Final = "?" * (names.GROUP_LENGTH_MAX_4_9 + 1)
+"""Stands for all groups whose names are too long: the table of producers takes none of them."""
 
 
 class OpBatch:
@@ -132,19 +136,27 @@ class Lineage:
         return root
 
 
+class _Group(NamedTuple):
+    """The parked halves of a producer group."""
+
+    name: str
+    offsets: dict[int, None]
+
+
 class ParkedHalves:
     """Half messages whose producer group has no client, by group and in the order of their offsets.
 
     Offsets are added in rising order. What one half costs depends neither on the others nor on how
-    many groups there are: who sends a half makes its group up.
+    many groups there are: who sends a half makes its group up. A name is kept once for all halves
+    of its group, and one that is too long to have a client is not kept.
     """
 
     __slots__ = ("_age_next", "_groups", "_halves", "_returned")
 
     def __init__(self) -> None:
         # Group and birth, ms; ordered for the same reason as above.
-        self._halves: OrderedDict[int, tuple[str, int]] = OrderedDict()
-        self._groups: dict[str, dict[int, None]] = {}
+        self._halves: OrderedDict[int, tuple[_Group, int]] = OrderedDict()
+        self._groups: dict[str, _Group] = {}
         self._returned: dict[str, None] = {}
         self._age_next = 0  # the next offset whose age is looked at
 
@@ -153,8 +165,12 @@ class ParkedHalves:
 
     def add(self, offset: int, group: str, born_ms: int) -> None:
         """Park a half."""
-        self._halves[offset] = group, born_ms
-        self._groups.setdefault(group, {})[offset] = None
+        name = _kept_name(group)
+        own = self._groups.get(name)
+        if own is None:
+            own = self._groups[name] = _Group(name, {})
+        own.offsets[offset] = None
+        self._halves[offset] = own, born_ms
 
     def remove(self, offset: int) -> None:
         """Forget a half if it is parked."""
@@ -162,11 +178,10 @@ class ParkedHalves:
         if half is None:
             return
         group, _ = half
-        of_group = self._groups[group]
-        del of_group[offset]
-        if not of_group:
-            del self._groups[group]
-            self._returned.pop(group, None)
+        del group.offsets[offset]
+        if not group.offsets:
+            del self._groups[group.name]
+            self._returned.pop(group.name, None)
 
     def front(self) -> int | None:
         """The first parked offset."""
@@ -174,7 +189,8 @@ class ParkedHalves:
 
     def of_group(self, group: str, count_max: int) -> list[int]:
         """The first offsets of a group."""
-        return list(islice(self._groups.get(group, ()), count_max))
+        own = self._groups.get(_kept_name(group))
+        return [] if own is None else list(islice(own.offsets, count_max))
 
     def first(self, count_max: int) -> list[int]:
         """The first offsets of all groups."""
@@ -232,3 +248,7 @@ class ParkedHalves:
     def returned(self, count_max: int) -> list[str]:
         """Groups that came back and have parked halves, the first ones."""
         return list(islice(self._returned, count_max))
+
+
+def _kept_name(group: str) -> str:
+    return group if len(group) <= names.GROUP_LENGTH_MAX_4_9 else _NO_CLIENT

@@ -441,7 +441,7 @@ class Transactions:
         group = half.properties.get(p.PRODUCER_GROUP, "")
         if not self._parked.of_group(group, 1):
             _LOG.warning(
-                "transaction %s: nobody can be asked, no producer of group %s is online",
+                "transaction %.260s: nobody can be asked, no producer of group %.260s is online",
                 half.uniq_key,
                 group,
             )
