@@ -140,7 +140,7 @@ class _Group(NamedTuple):
     """The parked halves of a producer group."""
 
     name: str
-    offsets: dict[int, None]
+    offsets: OrderedDict[int, None]
 
 
 class ParkedHalves:
@@ -154,10 +154,10 @@ class ParkedHalves:
     __slots__ = ("_age_next", "_groups", "_halves", "_returned")
 
     def __init__(self) -> None:
-        # Group and birth, ms; ordered for the same reason as above.
-        self._halves: OrderedDict[int, tuple[_Group, int]] = OrderedDict()
+        # Tables that lose their first entries are ordered ones, for the same reason as above.
+        self._halves: OrderedDict[int, tuple[_Group, int]] = OrderedDict()  # group; birth, ms
         self._groups: dict[str, _Group] = {}
-        self._returned: dict[str, None] = {}
+        self._returned: OrderedDict[str, None] = OrderedDict()
         self._age_next = 0  # the next offset whose age is looked at
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class ParkedHalves:
         name = _kept_name(group)
         own = self._groups.get(name)
         if own is None:
-            own = self._groups[name] = _Group(name, {})
+            own = self._groups[name] = _Group(name, OrderedDict())
         own.offsets[offset] = None
         self._halves[offset] = own, born_ms
 
@@ -186,6 +186,10 @@ class ParkedHalves:
     def front(self) -> int | None:
         """The first parked offset."""
         return next(iter(self._halves), None)
+
+    def has_group(self, group: str) -> bool:
+        """Whether halves of a group are parked."""
+        return _kept_name(group) in self._groups
 
     def of_group(self, group: str, count_max: int) -> list[int]:
         """The first offsets of a group."""

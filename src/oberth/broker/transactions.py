@@ -439,7 +439,7 @@ class Transactions:
 
     def _park(self, half: MessageExt) -> None:
         group = half.properties.get(p.PRODUCER_GROUP, "")
-        if not self._parked.of_group(group, 1):
+        if not self._parked.has_group(group):
             _LOG.warning(
                 "transaction %.260s: nobody can be asked, no producer of group %.260s is online",
                 half.uniq_key,
