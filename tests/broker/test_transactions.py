@@ -786,6 +786,108 @@ async def test_what_lies_behind_a_parked_half_is_passed_in_steps(
     assert not machine._removed.keys() & set(range(31))
 
 
+async def parked_before_ended(producer: Producer, count: int) -> None:
+    """A half that waits for its producer, and behind it so many whose end has been read."""
+    await producer.half(b"parked", PGROUP="PX")
+    for number in range(count):
+        await producer.end(await producer.half(b"%d" % number))
+    await check(producer, 7_000)
+    machine = producer.live.broker.services.transactions
+    machine.check()
+    assert len(machine._removed) == count
+    assert machine._open_ops
+
+
+def assert_all_is_done(producer: Producer) -> None:
+    """Nothing is remembered of halves and ops, and both topics are done up to their ends."""
+    parts, machine = producer.live.broker.parts, producer.live.broker.services.transactions
+    assert (machine._removed, len(machine._open_ops), len(machine._parked)) == ({}, 0, 0)
+    for topic in (HALF, OP):
+        end = parts.store.max_offset_in_queue(topic, 0)
+        assert parts.offsets.query("CID_RMQ_SYS_TRANS", topic, 0) == end
+
+
+async def test_the_log_may_pass_a_parked_half(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it is born in the future, or a disk that is full takes its file early."""
+    await parked_before_ended(producer, 30)
+    live, lost = producer.live, 25
+    machine, store = live.broker.services.transactions, live.broker.parts.store
+    lows = store.min_offset_in_queue
+    monkeypatch.setattr(
+        store, "min_offset_in_queue",
+        lambda topic, queue_id: lost if topic == HALF else lows(topic, queue_id),
+    )  # fmt: skip
+    monkeypatch.setattr(transactions, "ENDED_PER_STEP_MAX", 10)
+    reached = []
+    more = True
+    while more:
+        _, more = machine.check()
+        reached.append(live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0))
+    assert reached == [10, 20, 30, 31]
+    assert_all_is_done(producer)
+
+
+async def test_who_was_away_for_long_begins_where_the_log_does(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is remembered of what has left it, so there is nothing to pass."""
+    live = producer.live
+    for number in range(30):
+        await producer.end(await producer.half(b"%d" % number))
+    store = live.broker.parts.store
+    lows = store.min_offset_in_queue
+    monkeypatch.setattr(
+        store, "min_offset_in_queue",
+        lambda topic, queue_id: 25 if topic == HALF else lows(topic, queue_id),
+    )  # fmt: skip
+    monkeypatch.setattr(transactions, "ENDED_PER_STEP_MAX", 10)
+    live.broker.services.transactions.flush()
+    live.broker.services.dispatching.soon()
+    live.broker.services.dispatching.now()
+    assert live.broker.services.transactions.check() == (0, False)
+    assert_all_is_done(producer)
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_an_offset_that_somebody_sets_is_where_it_goes_on(
+    producer: Producer, is_reset: bool
+) -> None:
+    """A reset (222) waits for a pull, and no commit counts before; there is none here."""
+    await parked_before_ended(producer, 30)
+    parts, machine = producer.live.broker.parts, producer.live.broker.services.transactions
+    assign = parts.offsets.assign_reset if is_reset else parts.offsets.commit
+    assign("CID_RMQ_SYS_TRANS", HALF, 0, 20, producer.live.clock())
+    while machine.check()[1]:
+        pass
+    assert_all_is_done(producer)
+    assert not parts.offsets.has_reset("CID_RMQ_SYS_TRANS", HALF, 0)
+    assign("CID_RMQ_SYS_TRANS", HALF, 0, 0, producer.live.clock())
+    while machine.check()[1]:
+        pass
+    assert machine._parked.front() == 0
+
+
+async def test_op_messages_are_closed_in_steps(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is passed last may stand in front of very many."""
+    monkeypatch.setattr(transactions, "ENDED_PER_STEP_MAX", 10)
+    machine, offsets = (
+        producer.live.broker.services.transactions,
+        producer.live.broker.parts.offsets,
+    )
+    machine._open_ops.update((number, set()) for number in range(25))
+    machine._op_read = 25
+    reached = []
+    more = True
+    while more:
+        more = machine._advance_ops()
+        reached.append(offsets.query("CID_RMQ_SYS_TRANS", OP, 0))
+    assert reached == [10, 20, 25]
+
+
 async def test_an_immune_half_is_asked_about_later_and_holds_up_nobody(
     producer: Producer,
 ) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -58,7 +59,8 @@ HALVES_PER_STEP_MAX: Final = 500
 """Half messages that one step reads; the rest waits for the next, so that sends go on."""
 
 ENDED_PER_STEP_MAX: Final = 20_000
-"""Ended half messages that one step passes; they are not read."""
+"""Ended half messages that one step passes, and op messages that it is done with; they are not
+read."""
 
 OPS_PER_STEP_MAX: Final = 5_000
 """Half messages that one step finds named in the op topic, some 5 ms; the rest waits for the next,
@@ -194,11 +196,11 @@ class Transactions:
         self._ended: dict[int, None] = {}
         # Half offset -> op offset: what op messages say about halves not passed yet.
         self._removed: dict[int, int] = {}
-        # Op offset -> halves it names that are not passed yet.
-        self._open_ops: dict[int, set[int]] = {}
+        # Op offset -> halves it names that are not passed yet; loses its first entries.
+        self._open_ops: OrderedDict[int, set[int]] = OrderedDict()
         self._op_read = -1
-        # Halves from the committed offset up to the cursor were looked at: each has ended, has a
-        # successor, or is parked.
+        # Halves from the front, which is the committed offset, up to the cursor were looked at:
+        # each has ended, has a successor, is parked, or has left the log.
         self._front = -1
         self._cursor = -1
         self._parked = ParkedHalves()
@@ -346,7 +348,7 @@ class Transactions:
             self._parked.remove_from(self._cursor)
             return 0, False
         self._cursor = at
-        more_done = self._leave(front)
+        more_done = self._leave()
         return sum(checked for _, checked in put_back), more or more_parked or more_done
 
     def renew(self, now_ms: int, take: Callable[[MessageExtBrokerInner], bool]) -> None:
@@ -376,7 +378,7 @@ class Transactions:
                     break
             at += 1
         self._cursor = at
-        self._leave(front)
+        self._leave()
 
     def group_came_back(self, group: str) -> None:
         """A producer group has a client again: within a second it is asked what it left open."""
@@ -387,12 +389,12 @@ class Transactions:
         if not self._parked.returned(1):
             return 0
         half_min = self._store.min_offset_in_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID)
-        front = self._enter(max(half_min, 0))
+        self._enter(max(half_min, 0))
         put_back: list[tuple[MessageExt, bool]] = []
         self._take_parked(self._clock_ms(), put_back)
         if put_back and not self._put_back(put_back):
             return 0
-        self._leave(front)
+        self._leave()
         return sum(checked for _, checked in put_back)
 
     def _take_parked(self, now_ms: int, put_back: list[tuple[MessageExt, bool]]) -> bool:
@@ -419,23 +421,35 @@ class Transactions:
         """The first half that is not done with; the committed offset has the last word about it."""
         committed = self._committed(names.TRANS_HALF_TOPIC)
         if self._cursor < 0 or committed != self._front:
-            self._parked.clear()
-            self._cursor = self._front = committed
+            self._begin(max(committed, half_min))
         if half_min > self._front:
             self._parked.remove_below(half_min, GONE_PER_STEP_MAX)
         self._cursor = max(self._cursor, half_min)
-        return max(committed, half_min)
+        return max(self._front, half_min)
 
-    def _leave(self, front: int) -> bool:
-        """Pass halves that are done with, as many as a step may; whether there are more."""
+    def _begin(self, front: int) -> None:
+        """Look at all halves from an offset on, as after a start."""
+        self._parked.clear()
+        self._removed.clear()
+        self._open_ops.clear()
+        self._op_read = -1
+        self._cursor = self._front = front
+        self._commit(names.TRANS_HALF_TOPIC, front)
+
+    def _leave(self) -> bool:
+        """Pass halves that are done with, as many as a step may; whether there are more.
+
+        Also those that have left the log meanwhile: op messages may name them.
+        """
         parked = self._parked.front()
         end = self._cursor if parked is None else parked
+        front = self._front
         self._front = min(end, front + ENDED_PER_STEP_MAX)
         for offset in range(front, self._front):
             self._pass(offset)
         self._commit(names.TRANS_HALF_TOPIC, self._front)
-        self._advance_ops()
-        return self._front < end
+        more_ops = self._advance_ops()
+        return self._front < end or more_ops
 
     def _park(self, half: MessageExt) -> None:
         group = half.properties.get(p.PRODUCER_GROUP, "")
@@ -472,6 +486,8 @@ class Transactions:
         return due, len(due) >= HALVES_PER_STEP_MAX
 
     def _committed(self, topic: str) -> int:
+        # A reset (222) is taken as a pull takes it: while one is pending nothing can be committed.
+        self._offsets.take_reset(names.TRANS_GROUP, topic, HALF_QUEUE_ID)
         # Zero is where everything begins: the group is not seen before there was a transaction.
         return max(self._offsets.query(names.TRANS_GROUP, topic, HALF_QUEUE_ID), 0)
 
@@ -537,19 +553,24 @@ class Transactions:
         if op_offset is not None:
             self._open_ops[op_offset].discard(half_offset)
 
-    def _advance_ops(self) -> None:
-        """The op topic is done up to the first message that names a half not passed yet."""
-        done = self._op_read
-        closed: list[int] = []
-        for op_offset, open_halves in self._open_ops.items():  # in the order of the topic
-            if open_halves:
-                done = op_offset
+    def _advance_ops(self) -> bool:
+        """The op topic is done up to the first message that names a half not passed yet.
+
+        Returns:
+            Whether there may be more that is done; a step goes so far.
+        """
+        open_ops = self._open_ops
+        left = ENDED_PER_STEP_MAX
+        while open_ops and left:
+            first = next(iter(open_ops))
+            if open_ops[first]:
                 break
-            closed.append(op_offset)
-        for op_offset in closed:
-            del self._open_ops[op_offset]
+            del open_ops[first]
+            left -= 1
+        done = next(iter(open_ops), self._op_read)
         if done >= 0:
             self._commit(names.TRANS_OP_HALF_TOPIC, done)
+        return not left
 
     def _half_at(self, half_offset: int) -> MessageExt | None:
         unit = self._store.consume_queue_unit(names.TRANS_HALF_TOPIC, HALF_QUEUE_ID, half_offset)
