@@ -519,7 +519,7 @@ def test_parked_halves_are_known_by_group_and_in_order(halves: list[tuple[str, b
     assert len(parked) == len(left)
     assert parked.front() == (left[0] if left else None)
     assert parked.first(5) == left[:5]
-    assert parked.born_before(1030, 100) == [offset for offset in left if offset < 30]
+    assert parked.born_before(1030, 100) == ([offset for offset in left if offset < 30], False)
     back = []
     for group in "abc":
         own = [offset for offset in left if halves[offset][0] == group]
@@ -551,10 +551,61 @@ def test_the_age_of_very_many_parked_halves_is_looked_at_in_steps(
     for offset in range(25):
         parked.add(offset, f"g{offset}", 1000 if offset % 12 else 2000)
     old = [offset for offset in range(25) if offset % 12]
-    assert parked.born_before(1001, 4) == old[:4]
+    assert parked.born_before(1001, 4) == (old[:4], True)
     parked.remove(old[4])
     found = [parked.born_before(1001, 100) for _ in range(3)]
-    assert found == [old[5:13], old[13:], old[:4] + old[5:9]]
+    assert found == [(old[5:13], True), (old[13:], False), (old[:4] + old[5:9], True)]
+    parked.remove_from(10)  # what was yet to be looked at
+    assert parked.born_before(1001, 100) == (old[:4] + old[5:9], False)
+    parked.clear()
+    assert parked.born_before(1001, 100) == ([], False)
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_a_round_looks_at_the_age_of_all_that_are_parked(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    """The next one may be hours away, and the file of a half that is too old is deleted soon."""
+    live = await make_live(transactionCheckInterval="36000000", fileReservedTime="1")
+    machine, parts = live.broker.services.transactions, live.broker.parts
+    monkeypatch.setattr(half_messages, "AGES_AT_ONCE", 10)
+    asked: list[str] = []
+    machine._notify = lambda half, group: asked.append(group)
+    put_halves(live, ["G"] * 25, live.clock() + 3_600_000)
+    put_halves(live, ["H"] * 5)
+    live.clock.ahead_ms += 7_000
+    while machine.check()[1]:
+        pass
+    assert len(machine._parked) == 30
+    live.clock.ahead_ms += 3_600_000
+    put_halves(live, ["G"])
+    live.clock.ahead_ms += 7_000
+    if is_back:
+        parts.producers.register("G", ClientInfo("channel", "c", "JAVA", 479, live.clock()))
+    while machine.check()[1]:
+        pass
+    live.broker.services.dispatching.soon()
+    live.broker.services.dispatching.now()
+    assert parts.store.max_offset_in_queue("TRANS_CHECK_MAX_TIME_TOPIC", 0) == 5
+    assert asked == (["G"] * 26 if is_back else [])
+    assert len(machine._parked) == (0 if is_back else 26)
+
+
+async def test_a_round_forgets_all_that_has_left_the_log(
+    make_live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = await make_live(transactionCheckInterval="3600000")
+    machine, store = live.broker.services.transactions, live.broker.parts.store
+    put_halves(live, ["G"] * 35)
+    live.clock.ahead_ms += 7_000
+    while machine.check()[1]:
+        pass
+    monkeypatch.setattr(transactions, "GONE_PER_STEP_MAX", 10)
+    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue_id: 32)
+    while machine.check()[1]:
+        pass
+    assert machine._parked.first(9) == [32, 33, 34]
+    assert live.broker.parts.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 32
 
 
 @pytest.mark.parametrize("length", [255, 256, 30_000])
@@ -592,15 +643,15 @@ def test_who_has_the_name_that_stands_for_long_ones_is_not_confused_with_them() 
     assert parked.returned(9) == ["y" * 255]
 
 
-def put_halves(live: Any, groups: list[str]) -> None:
-    """A half message of each group."""
+def put_halves(live: Any, groups: list[str], born_ms: int | None = None) -> None:
+    """A half message of each group, born now or at a time."""
     messages = []
     for group in groups:
         properties = {"TRAN_MSG": "true", "PGROUP": group}
         topic, queue_id, sys_flag = to_half("T", 0, 0, properties)
         message = MessageExtBrokerInner(
             topic, b"x", p.encode_properties(properties), queue_id, sys_flag=sys_flag,
-            born_timestamp=live.clock(),
+            born_timestamp=live.clock() if born_ms is None else born_ms,
         )  # fmt: skip
         messages.append(message)
     assert all(each.ok for each in live.broker.parts.store.append_messages(messages))

@@ -200,24 +200,32 @@ class ParkedHalves:
         """The first offsets of all groups."""
         return list(islice(self._halves, count_max))
 
-    def born_before(self, born_ms: int, count_max: int) -> list[int]:
-        """Offsets of halves that are older than that; a call looks at the next `AGES_AT_ONCE`."""
+    def born_before(self, born_ms: int, count_max: int) -> tuple[list[int], bool]:
+        """Offsets of halves that are older than that, and whether there are more to look at.
+
+        A call looks at the next `AGES_AT_ONCE`; after the last one they begin anew.
+        """
         front = self.front()
         if front is None:
-            return []
+            return [], False
         end = next(reversed(self._halves)) + 1
-        begin = max(self._age_next, front)
-        if begin >= end:
-            begin = front
+        at = max(self._age_next, front)
+        if at >= end:
+            at = front  # those that were yet to be looked at are gone
+        stop = min(at + AGES_AT_ONCE, end)
         found: list[int] = []
-        for offset in range(begin, min(begin + AGES_AT_ONCE, end)):
-            half = self._halves.get(offset)
-            self._age_next = offset + 1
+        while at < stop and len(found) < count_max:
+            half = self._halves.get(at)
             if half is not None and half[1] < born_ms:
-                found.append(offset)
-                if len(found) >= count_max:
-                    break
-        return found
+                found.append(at)
+            at += 1
+        self._age_next = at if at < end else 0
+        return found, at < end
+
+    def has_below(self, offset: int) -> bool:
+        """Whether a half is parked that has left the log."""
+        front = self.front()
+        return front is not None and front < offset
 
     def remove_below(self, offset: int, count_max: int) -> None:
         """Forget halves that have left the log, so many of them."""

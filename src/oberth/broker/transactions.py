@@ -349,7 +349,8 @@ class Transactions:
             return 0, False
         self._cursor = at
         more_done = self._leave()
-        return sum(checked for _, checked in put_back), more or more_parked or more_done
+        more = more or more_parked or more_done or self._parked.has_below(half_min)
+        return sum(checked for _, checked in put_back), more
 
     def renew(self, now_ms: int, take: Callable[[MessageExtBrokerInner], bool]) -> None:
         """Gives open halves that are to be asked about to somebody else, and passes those it took.
@@ -465,6 +466,8 @@ class Transactions:
         """Parked halves that something can be done about, and whether there may be more.
 
         Their group is back, they are too old, or there is too much between them and the cursor.
+        There may be more until all ages were looked at once: what a round leaves would have left
+        the log when the next ones come to it.
         """
         parked = self._parked
         front = parked.front()
@@ -478,12 +481,13 @@ class Transactions:
             due += parked.of_group(group, HALVES_PER_STEP_MAX - len(due))
             if len(due) >= HALVES_PER_STEP_MAX:
                 break
+        more = True  # ages have the next step
         if not due:
             reserved_ms = self._store.config.file_reserved_time_hours * 3_600_000
-            due = parked.born_before(now_ms - reserved_ms, HALVES_PER_STEP_MAX)
+            due, more = parked.born_before(now_ms - reserved_ms, HALVES_PER_STEP_MAX)
         if not due and self._cursor - front > max(PARKED_SPAN_MIN, 2 * len(parked)):
             due = parked.first(HALVES_PER_STEP_MAX)
-        return due, len(due) >= HALVES_PER_STEP_MAX
+        return due, more or len(due) >= HALVES_PER_STEP_MAX
 
     def _committed(self, topic: str) -> int:
         # A reset (222) is taken as a pull takes it: while one is pending nothing can be committed.
