@@ -199,6 +199,28 @@ async def test_who_is_woken_is_served_in_turns(monkeypatch: pytest.MonkeyPatch) 
     assert len(served) == 42
 
 
+async def test_one_that_cannot_be_served_holds_up_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    served: list[int] = []
+    done = asyncio.Event()
+    failure = RuntimeError("not this one")
+
+    def serve(number: int) -> None:
+        if number == 1:
+            raise failure
+        served.append(number)
+        if number == 3:
+            done.set()
+
+    InTurns(serve).soon(range(4))
+    async with asyncio.timeout(60):
+        await done.wait()
+    assert served == [0, 2, 3]
+    assert errors == [failure]
+
+
 def test_deadlines_of_what_was_woken_are_not_kept() -> None:
     polling = PopPolling()
     for number in range(20_000):

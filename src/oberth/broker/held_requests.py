@@ -167,8 +167,10 @@ class InTurns(Generic[T]):
         self._is_scheduled = False
         loop = asyncio.get_running_loop()
         until = loop.time() + ANSWER_S
-        for _ in range(len(self._waiting)):  # requests woken meanwhile have another turn
-            self._serve(self._waiting.popleft())
-            if loop.time() >= until:
-                break
-        self.soon(())
+        try:
+            for _ in range(len(self._waiting)):  # requests woken meanwhile have another turn
+                self._serve(self._waiting.popleft())
+                if loop.time() >= until:
+                    break
+        finally:
+            self.soon(())  # also behind one that could not be served
