@@ -850,3 +850,62 @@ async def test_what_very_many_clients_left_alone_is_looked_at_in_turns(
         await asyncio.sleep(0)
     for kind in ("stuck", "unlocked", "turn"):
         assert {f"{kind}{number}" for number in range(count)} <= set(looks)
+
+
+def hand_out(lite: Any, name: str, now_ms: int, invisible_ms: int) -> None:
+    """What a pop notes of a lite topic."""
+    lite.orders.update(
+        name, GROUP, 0, [0],
+        attempt_id=None, pop_time=now_ms, invisible_time=invisible_ms, retry_flag="0",
+    )  # fmt: skip
+
+
+async def test_lite_topics_that_were_handed_out_again_are_looked_at_in_turns(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are noted for the time that was said first; one of many is free then."""
+    lite, now_ms = peer.mq.broker.services.lite, peer.mq.clock()
+    count = 6 * LOOKS_A_TURN
+    for number in range(count):
+        hand_out(lite, f"q{number}", now_ms, number)
+        if number % LOOKS_A_TURN:
+            hand_out(lite, f"q{number}", now_ms, 3_600_000)
+    looks: list[str] = []
+    visible_at = lite.orders.visible_at
+
+    def look(queue: str, group: str, queue_id: int) -> int | None:
+        looks.append(queue)
+        return visible_at(queue, group, queue_id)
+
+    dispatched: list[str] = []
+    monkeypatch.setattr(lite.orders, "visible_at", look)
+    monkeypatch.setattr(lite, "_has_more", lambda group, queue: True)
+    monkeypatch.setattr(lite, "dispatch", lambda queue, group: dispatched.append(queue))
+    lite.on_time(now_ms + 60_000)
+    assert len(looks) <= LOOKS_A_TURN
+    while lite.is_at_work:
+        before = len(looks)
+        await asyncio.sleep(0)
+        assert len(looks) - before <= LOOKS_A_TURN
+    assert dispatched == [f"q{number}" for number in range(0, count, LOOKS_A_TURN)]
+
+
+async def test_a_lite_topic_that_cannot_be_served_takes_no_others_with_it(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite, now_ms = peer.mq.broker.services.lite, peer.mq.clock()
+    for number in range(4):
+        hand_out(lite, f"q{number}", now_ms, number)
+    dispatched: list[str] = []
+
+    def dispatch(queue: str, _: str) -> None:
+        if queue == "q1":
+            raise RuntimeError(queue)
+        dispatched.append(queue)
+
+    monkeypatch.setattr(lite, "_has_more", lambda group, queue: True)
+    monkeypatch.setattr(lite, "dispatch", dispatch)
+    with pytest.raises(RuntimeError, match="q1"):
+        lite.on_time(now_ms + 60_000)
+    lite.on_time(now_ms + 60_000)
+    assert dispatched == ["q0", "q2", "q3"]

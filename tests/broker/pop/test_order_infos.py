@@ -236,14 +236,14 @@ def test_what_stands_in_for_a_deleted_topic_stays_for_a_while(
 def test_a_queue_comes_out_when_its_messages_are_visible_again() -> None:
     infos = OrderInfos()
     popped(infos, 10, 11)
-    assert infos.unlocked(1_499) == []
+    assert infos.unlocked(1_499, 9) == []
     assert infos.has_unlocked(1_500)
-    assert infos.unlocked(1_500) == [Q]
-    assert infos.unlocked(9_999) == []
+    assert infos.unlocked(1_500, 9) == [Q]
+    assert infos.unlocked(9_999, 9) == []
     popped(infos, 10, 11, now_ms=2_000)
     popped(infos, 10, 11, now_ms=2_100)  # once more, until later
-    assert infos.unlocked(2_500) == []
-    assert infos.unlocked(2_600) == [Q]
+    assert infos.unlocked(2_500, 9) == []
+    assert infos.unlocked(2_600, 9) == [Q]
 
 
 def test_a_queue_comes_out_when_a_time_that_was_changed_is_over() -> None:
@@ -251,13 +251,13 @@ def test_a_queue_comes_out_when_a_time_that_was_changed_is_over() -> None:
     popped(infos, 10, 11)
     infos.set_next_visible(*Q, 10, 1_000, 9_000)
     infos.set_next_visible(*Q, 11, 1_000, 1_200)
-    assert infos.unlocked(8_999) == []
+    assert infos.unlocked(8_999, 9) == []
     infos.set_next_visible(*Q, 10, 1_000, 1_300)
-    assert infos.unlocked(1_299) == []
-    assert infos.unlocked(1_300) == [Q]
+    assert infos.unlocked(1_299, 9) == []
+    assert infos.unlocked(1_300, 9) == [Q]
     infos.set_next_visible(*Q, 10, 1_000, 5_000)
     assert infos.commit_and_next(*Q, 10, 1_000, 10) == 11  # what is left is visible already
-    assert infos.unlocked(4_999) == [Q]
+    assert infos.unlocked(4_999, 9) == [Q]
 
 
 def test_a_queue_that_waits_for_nothing_does_not_come_out() -> None:
@@ -265,7 +265,7 @@ def test_a_queue_that_waits_for_nothing_does_not_come_out() -> None:
     popped(infos, 10, 11)
     for offset in (10, 11):
         infos.commit_and_next(*Q, offset, 1_000, 10)
-    assert (len(infos._unlocks), infos.unlocked(9_999)) == (0, [])
+    assert (len(infos._unlocks), infos.unlocked(9_999, 9)) == (0, [])
     forgets: tuple[Callable[[], None], ...] = (
         lambda: infos.clear(*Q),
         lambda: infos.forget("T", "G"),
@@ -276,7 +276,7 @@ def test_a_queue_that_waits_for_nothing_does_not_come_out() -> None:
         popped(infos, 10)
         assert len(infos._unlocks) == 1
         forget()
-        assert (len(infos._unlocks), infos.unlocked(9_999)) == (0, [])
+        assert (len(infos._unlocks), infos.unlocked(9_999, 9)) == (0, [])
 
 
 def test_what_a_file_says_of_blocked_queues_comes_out_too() -> None:
@@ -288,8 +288,8 @@ def test_what_a_file_says_of_blocked_queues_comes_out_too() -> None:
     infos.commit_and_next("T", "H", 0, 7, 1, 7)
     again = OrderInfos()
     again.read(parse_config(infos.encode(), name="consumerOrderInfo.json"))
-    assert again.unlocked(1_499) == []
-    assert again.unlocked(9_999) == [Q]
+    assert again.unlocked(1_499, 9) == []
+    assert again.unlocked(9_999, 9) == [Q]
 
 
 def test_a_queue_takes_one_entry_however_often_its_time_changes() -> None:
@@ -303,17 +303,17 @@ def test_a_queue_takes_one_entry_however_often_its_time_changes() -> None:
     assert len(infos._unlocks._heap) == 1
 
 
-def test_so_many_queues_come_out_at_a_time() -> None:
+def test_so_many_queues_are_looked_at_at_a_time() -> None:
     infos = OrderInfos()
-    count = 2 * module.UNLOCKED_AT_ONCE + 1
-    for number in range(count):
+    for number in range(9):
         infos.update(
             "T", "G", number, [7],
             attempt_id=None, pop_time=1_000, invisible_time=number, retry_flag="0",
         )  # fmt: skip
+    infos.clear("T", "G", 1)
+    infos.set_next_visible("T", "G", 2, 7, 1_000, 5_000)
     found = []
-    while infos.has_unlocked(9_999):
-        queues = infos.unlocked(9_999)
-        assert len(queues) <= module.UNLOCKED_AT_ONCE
-        found += queues
-    assert found == [("T", "G", number) for number in range(count)]
+    while infos.has_unlocked(4_999):
+        found.append([queue_id for _, _, queue_id in infos.unlocked(4_999, 3)])
+    assert found == [[0], [3, 4, 5], [6, 7, 8]]
+    assert infos.unlocked(5_000, 1) == [("T", "G", 2)]

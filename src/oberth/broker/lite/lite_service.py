@@ -790,12 +790,13 @@ class LiteService:
                 self.full_turn(key, group, at_once=False)
 
     def _unlocking(self, now_ms: int) -> Iterator[None]:
-        """What was handed out may be visible again by now."""
-        while unlocked := self.orders.unlocked(now_ms):
-            for queue, group, queue_id in unlocked:
-                yield
-                if self.orders.is_blocked(queue, group, queue_id, None, now_ms):
-                    continue  # it was handed out again, and is noted for then
+        """What was handed out may be visible again by now.
+
+        One at a time: most may have been handed out again, and what is not looked at stays noted.
+        """
+        while self.orders.has_unlocked(now_ms):
+            yield
+            for queue, group, _ in self.orders.unlocked(now_ms, 1):
                 if self._has_more(group, queue):
                     self.dispatch(queue, group)
 

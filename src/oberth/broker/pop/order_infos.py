@@ -30,8 +30,6 @@ STAND_INS_MAX: Final = 1_000
 """Pairs of a deleted topic and a group that are kept so long."""
 COPIED_AT_A_TIME: Final = 500
 """Queues that are copied in one turn of the loop: a millisecond."""
-UNLOCKED_AT_ONCE: Final = 500
-"""Queues that come out at a time because they are no longer blocked, at most."""
 
 
 def offsets_of(info: OrderInfo) -> list[int]:
@@ -101,13 +99,14 @@ class OrderInfos:
         """Whether `unlocked` has anything to do."""
         return self._unlocks.has_due(now_ms)
 
-    def unlocked(self, now_ms: int) -> list[Queue]:
+    def unlocked(self, now_ms: int, count_max: int) -> list[Queue]:
         """Queues that were blocked and are so no more, because an invisible time has ended.
 
-        Nothing arrives when it ends, so each comes out here, once; `UNLOCKED_AT_ONCE` of them.
+        Nothing arrives when it ends, so each comes out here, once. So many are looked at: fewer may
+        come out than there are while `has_unlocked` is true.
         """
         found = []
-        for queue in self._unlocks.due(now_ms, UNLOCKED_AT_ONCE):
+        for queue in self._unlocks.due(now_ms, count_max):
             visible_ms = self.visible_at(*queue)
             if visible_ms is None:
                 continue

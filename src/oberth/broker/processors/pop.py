@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oberth.broker import remarks
 from oberth.broker.attributes import PRIORITY_FACTOR
-from oberth.broker.held_requests import HOLD_MS_MAX, InTurns, kept_request, wait_until
+from oberth.broker.held_requests import (
+    ANSWER_S,
+    HOLD_MS_MAX,
+    InTurns,
+    kept_request,
+    wait_until,
+)
 from oberth.broker.pop.check_point import (
     MESSAGES_PER_POP_MAX,
     ORDER_REVIVE_QUEUE,
@@ -141,7 +147,7 @@ class PopMessageProcessor:
         self._refuses_readers = refuses_readers
         self._broker_gets = stats.item(BROKER_GET_NUMS, config.broker_cluster_name)
         self._woken = InTurns(self._run_again)
-        self._unlocked = InTurns(self._wake_unlocked)
+        self._is_unlocking = False
 
     # 200050
 
@@ -594,8 +600,24 @@ class PopMessageProcessor:
         self._wake_next(topic, group, queue_id)
         self._wake_next(topic, group, ANY_QUEUE, queue_id)
 
-    def _wake_unlocked(self, queue: tuple[str, str, int]) -> None:
-        self.queue_unlocked(*queue)
+    def _unlock_soon(self, now_ms: int) -> None:
+        """Look at queues whose time has come, in turns of the loop from the next one on."""
+        if not self._is_unlocking and self._service.orders.has_unlocked(now_ms):
+            self._is_unlocking = True
+            asyncio.get_running_loop().call_soon(self._unlock_some, now_ms)
+
+    def _unlock_some(self, now_ms: int) -> None:
+        # One at a time: what no turn has come to stays noted.
+        self._is_unlocking = False
+        orders = self._service.orders
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ANSWER_S
+        while orders.has_unlocked(now_ms):
+            for queue in orders.unlocked(now_ms, 1):
+                self.queue_unlocked(*queue)
+            if loop.time() >= until:
+                self._unlock_soon(now_ms)
+                break
 
     def on_reset(self, group: str, topic: str, queue_id: int) -> None:
         """A group was taken to another offset of a queue: there may be messages now."""
@@ -649,7 +671,7 @@ class PopMessageProcessor:
             channel.reply(request, response)
 
     def on_time(self, now_ms: int) -> None:
-        self._unlocked.soon(self._service.orders.unlocked(now_ms))
+        self._unlock_soon(now_ms)
         for polling in (self._service.polling, self._service.notifying):
             # Once more: what an arrival woke another for may be there for this one, too, as two
             # notifications of one ordered queue see the same message.
