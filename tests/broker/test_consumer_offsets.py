@@ -77,6 +77,9 @@ def test_offsets_of_ever_new_groups_are_limited(
     assert offsets.commit("g0", "T", 2, 3, 1)  # one that is there goes on
     assert not offsets.assign_reset("g9", "T", 0, 1, 1)
     assert not offsets.has_reset("g9", "T", 0)
+    assert offsets.commit("own", "T", 0, 1, 1, is_own=True)  # what the broker works off goes on
+    assert offsets.query("own", "T", 0) == 1
+    offsets.delete_group("own")
     for number in range(5):
         offsets.commit_pull(f"p{number}", "T", 0, 1)
     assert sum(offsets.query_pull(f"p{number}", "T", 0) == 1 for number in range(5)) == 0

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oberth.broker import half_messages, transactions
+from oberth.broker import consumer_offsets, half_messages, transactions
 from oberth.broker.clients import ClientInfo
 from oberth.broker.half_messages import ROOTS_MAX, Lineage, OpBatch, ParkedHalves, parse_op_body
 from oberth.broker.producers import ProducerTable
@@ -918,6 +918,25 @@ async def test_an_offset_that_somebody_sets_is_where_it_goes_on(
     while machine.check()[1]:
         pass
     assert machine._parked.front() == 0
+
+
+async def test_a_full_table_of_offsets_has_room_for_transactions(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each step would begin anew, and what is parked be looked at again."""
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", 0)
+    await producer.end(await producer.half(b"0"))
+    await producer.half(b"parked", PGROUP="PX")
+    await check(producer, 7_000)
+    machine, offsets = (
+        producer.live.broker.services.transactions,
+        producer.live.broker.parts.offsets,
+    )
+    for _ in range(2):
+        machine.check()
+        assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 1
+        assert offsets.query("CID_RMQ_SYS_TRANS", OP, 0) == 1
+        assert machine._parked.first(9) == [1]
 
 
 async def test_op_messages_are_closed_in_steps(

@@ -135,15 +135,28 @@ class ConsumerOffsets:
 
     # Commits and queries
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
-        """Note an offset; False if a pending reset made it void, or if it may not be kept."""
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        now_ms: int,
+        *,
+        is_own: bool = False,
+    ) -> bool:
+        """Note an offset; False if a pending reset made it void, or if it may not be kept.
+
+        What the broker itself works off (``is_own``) has always room: there is little of it, and
+        without its offset it would begin anew each time.
+        """
         key = f"{topic}@{group}"
         if self._resets and queue_id in self._resets.get(key, ()):
             return False
         queues = self._offsets.get(key)
         known = None if queues is None else queues.get(queue_id)
         if known is None:
-            if not self._may_keep(self._offsets, key, group):
+            if not (is_own or self._may_keep(self._offsets, key, group)):
                 return False
             self._count += 1
             self.is_urgent = True

@@ -36,10 +36,19 @@ class LmqConsumerOffsets(ConsumerOffsets):
         super().__init__(update_version_step)
         self._light: dict[str, int] = {}
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> bool:
-        """See ConsumerOffsets."""
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        now_ms: int,
+        *,
+        is_own: bool = False,
+    ) -> bool:
+        """See ConsumerOffsets. No group of the broker's own is a light one."""
         if not is_lmq(group):
-            return super().commit(group, topic, queue_id, offset, now_ms)
+            return super().commit(group, topic, queue_id, offset, now_ms, is_own=is_own)
         key = offset_key(topic, group)
         known = self._light.get(key)
         if known is None and not self._may_keep(self._light, key, group):

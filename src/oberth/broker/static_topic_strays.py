@@ -88,7 +88,7 @@ class StaticTopicStrays:
         """Physical queues take no messages any more: what comes from now on is a stray."""
         for queue_id in queue_ids:
             end = self._store.max_offset_in_queue(topic, queue_id)
-            self._offsets.commit(GROUP, topic, queue_id, end, self._now_ms())
+            self._offsets.commit(GROUP, topic, queue_id, end, self._now_ms(), is_own=True)
 
     def on_time(self, now_ms: int) -> None:
         """Look for strays."""
@@ -165,7 +165,7 @@ class StaticTopicStrays:
                 if response.code not in STORED:
                     raise RemotingError(f"{leader}: code {response.code}: {response.remark}")
             offset = result.next_begin_offset
-            self._offsets.commit(GROUP, topic, queue_id, offset, self._now_ms())
+            self._offsets.commit(GROUP, topic, queue_id, offset, self._now_ms(), is_own=True)
 
     async def _leader(
         self, topic: str, detail: TopicQueueMappingDetail | None, logical_id: int

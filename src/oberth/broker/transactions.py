@@ -497,7 +497,9 @@ class Transactions:
 
     def _commit(self, topic: str, offset: int) -> None:
         if offset != self._committed(topic):
-            self._offsets.commit(names.TRANS_GROUP, topic, HALF_QUEUE_ID, offset, self._clock_ms())
+            self._offsets.commit(
+                names.TRANS_GROUP, topic, HALF_QUEUE_ID, offset, self._clock_ms(), is_own=True
+            )
 
     def _read_ops(self, half_offset: int) -> bool:
         """Take in op messages that were written since the last round; whether these were all.

@@ -556,6 +556,17 @@ async def test_strays_follow_their_queue(cluster: Cluster) -> None:
     assert len(await cluster.read(1, STEP)) == 3  # not again
 
 
+async def test_a_full_table_of_offsets_has_room_for_strays(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they begin is an offset; without it nobody would look for them."""
+    await cluster.create(0)
+    await cluster.send(0, 1)
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", 0)
+    await cluster.move(1)
+    assert cluster.lives[0].broker.parts.offsets.query(GROUP, T, 0) == 1
+
+
 async def purge(cluster: Cluster, number: int, **fields: str) -> RemotingCommand:
     """29002 to one broker; its queue ids and offsets are physical."""
     response: RemotingCommand = await cluster.lives[number].peer.call(29002, {"topic": T, **fields})
