@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import consumer_offsets
 from oberth.broker.deletions import LITE_TOPICS_A_TURN
 from oberth.broker.lite.lite_service import CLIENTS_TRIED_MAX, LOOKS_A_TURN
 from oberth.broker.lite.subscriptions import LiteSubscriptions
@@ -200,6 +201,23 @@ async def test_what_is_not_acknowledged_blocks_its_lite_topic_and_comes_again(pe
         assert (await peer.ack(each)).code == 0
     await peer.later(40)
     assert await peer.pop("c1") == []
+
+
+async def test_an_ack_that_there_is_no_room_for_is_no_success(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.subscribe("c1", "one")
+    await peer.send("one", b"x")
+    offsets = peer.mq.broker.parts.offsets
+    with monkeypatch.context() as full:
+        full.setattr(consumer_offsets, "OFFSETS_MAX", 0)
+        (popped,) = await peer.pop("c1")
+        answer = await peer.ack(popped)
+        assert answer.code == 1
+        assert "as many offsets as it may" in str(answer.remark)
+        assert offsets.query(GROUP, "%LMQ%$Parent$one", 0) == -1
+    assert (await peer.ack(popped)).code == 0  # there is room again
+    assert offsets.query(GROUP, "%LMQ%$Parent$one", 0) == 1
 
 
 async def test_an_invisible_time_is_changed(peer: Peer) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from oberth.broker import consumer_offsets
 from oberth.broker.old_messages import Stretch
 from oberth.broker.pop.check_point import PopAck, parse_receipt
 from oberth.broker.pop.pop_service import StoredAck
@@ -489,6 +490,33 @@ async def test_ordered_pops_block_until_all_is_acknowledged(peer: Peer) -> None:
     # The ack of an earlier pop has no effect.
     assert await peer.ack(second[0]) == 0
     assert peer.mq.offsets(GROUP, TOPIC)[0] == 2
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+async def test_an_ordered_ack_that_there_is_no_room_for_is_no_success(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_batch: bool
+) -> None:
+    await peer.send(b"x")
+    with monkeypatch.context() as full:
+        full.setattr(consumer_offsets, "OFFSETS_MAX", 0)
+        (popped,) = await peer.pop(order="true", queueId=0)
+        receipt = parse_receipt(popped.receipt)
+        fields: dict[str, object] = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "extraInfo": popped.receipt,
+            "offset": popped.offset,
+        }  # fmt: skip
+        acks = [{
+            "c": GROUP, "t": TOPIC, "r": "0", "so": receipt.start_offset, "rq": 999, "q": 0,
+            "it": receipt.invisible_time, "pt": receipt.pop_time, "b": "AQ==",
+        }]  # fmt: skip
+        body = json.dumps({"acks": acks}).encode()
+        code, fields, body = (BATCH, {}, body) if is_batch else (ACK, fields, b"")
+        answer = await peer.call(code, fields, body)
+        assert answer.code == 1
+        assert "as many offsets as it may" in str(answer.remark)
+        assert peer.mq.broker.parts.offsets.query(GROUP, TOPIC, 0) == -1
+    assert (await peer.call(code, fields, body)).code == 0  # there is room again
+    assert peer.mq.broker.parts.offsets.query(GROUP, TOPIC, 0) == 1
 
 
 async def two_wait(peer: Peer, invisible_ms: int) -> tuple[list[Popped], asyncio.Future[Any]]:

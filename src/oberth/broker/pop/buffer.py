@@ -48,7 +48,7 @@ class PopBuffer:
         margin_ms: int,
         size_max: int,
         store: Callable[[PopCheckPoint, int, PopAck | None], bool],
-        commit: Callable[[str, str, int, int], None],
+        commit: Callable[[str, str, int, int], object],
     ) -> None:
         self._stay_ms = stay_ms
         self._margin_ms = margin_ms

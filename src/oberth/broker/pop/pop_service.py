@@ -14,6 +14,7 @@ AckMessageProcessor, ChangeInvisibleTimeProcessor.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from oberth.broker.pop.check_point import (
     merged_ack,
     retried_topic,
 )
-from oberth.broker.pop.order_infos import OrderInfos
+from oberth.broker.pop.order_infos import NO_EFFECT, UNKNOWN_OFFSET, OrderInfos
 from oberth.broker.pop.own_retries import is_own_retry, is_shared
 from oberth.broker.pop.polling import PopPolling
 from oberth.broker.pop.revive import PopRevive
@@ -113,6 +114,14 @@ class StoredAck(NamedTuple):
     ack: PopAck
     revive_queue_id: int
     invisible_time: int
+
+
+class OrderedAck(enum.Enum):
+    """What became of an acknowledgement of ordered consumption."""
+
+    TAKEN = "it is kept, or has no effect"
+    UNKNOWN = "its offset was never handed out"
+    NO_ROOM = "the broker keeps as many offsets as it may, and none of this group in the queue"
 
 
 class PoppedQueue:
@@ -292,8 +301,8 @@ class PopService:
                 return 0
         return max(store.max_offset_in_queue(topic, queue_id) - 1, low)
 
-    def _commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        self._offsets.commit(group, topic, queue_id, offset, self._now_ms())
+    def _commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        return self._offsets.commit(group, topic, queue_id, offset, self._now_ms())
 
     def pop_queue(
         self,
@@ -447,17 +456,21 @@ class PopService:
 
     def ack_in_order(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int
-    ) -> bool:
-        """An ack of ordered consumption; False if the offset was never handed out."""
+    ) -> OrderedAck:
+        """An ack of ordered consumption."""
         committed = self._offsets.query(group, topic, queue_id)
         if offset < committed:
-            return True
+            return OrderedAck.TAKEN
         following = self.orders.commit_and_next(topic, group, queue_id, offset, pop_time, committed)
-        if following < 0:
-            return following != -1
-        if not self._offsets.has_reset(group, topic, queue_id):
-            self._commit(topic, group, queue_id, following)
-        return True
+        if following == UNKNOWN_OFFSET:
+            return OrderedAck.UNKNOWN
+        if (
+            following == NO_EFFECT
+            or self._offsets.has_reset(group, topic, queue_id)
+            or self._commit(topic, group, queue_id, following)
+        ):
+            return OrderedAck.TAKEN
+        return OrderedAck.NO_ROOM
 
     def on_topic_deleted(self, topic: str) -> None:
         """What was handed out of a topic must not move offsets in another of its name."""

@@ -21,7 +21,7 @@ from oberth.broker.pop.check_point import (
     parse_receipt,
     real_topic,
 )
-from oberth.broker.pop.pop_service import PopService, StoredAck
+from oberth.broker.pop.pop_service import OrderedAck, PopService, StoredAck
 from oberth.broker.processors.pop import PopMessageProcessor
 from oberth.broker.processors.pop_lite import PopLiteMessageProcessor
 from oberth.broker.topic_configs import REVIVE_QUEUE_NUMS
@@ -221,9 +221,12 @@ class AckMessageProcessor:
     def _ack_in_order(self, ack: PopAck) -> _Answer:
         answer = _OK
         for offset in ack.offsets:
-            if not self._service.ack_in_order(
+            taken = self._service.ack_in_order(
                 ack.topic, ack.group, ack.queue_id, offset, ack.pop_time
-            ):
+            )
+            if taken is OrderedAck.NO_ROOM:
+                answer = int(ResponseCode.SYSTEM_ERROR), remarks.OFFSETS_FULL
+            elif taken is OrderedAck.UNKNOWN:
                 answer = (
                     int(ResponseCode.MESSAGE_ILLEGAL),
                     f"offset is illegal, key:{ack.topic}@{ack.group}, old:"

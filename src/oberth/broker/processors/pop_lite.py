@@ -320,8 +320,8 @@ class PopLiteMessageProcessor:
             self._commit(queue, group, offset)
         return offset
 
-    def _commit(self, queue: str, group: str, offset: int) -> None:
-        self._offsets.commit(group, queue, _QUEUE, offset, self._now_ms())
+    def _commit(self, queue: str, group: str, offset: int) -> bool:
+        return self._offsets.commit(group, queue, _QUEUE, offset, self._now_ms())
 
     # Waiting
 
@@ -472,12 +472,15 @@ class PopLiteMessageProcessor:
         if following == UNKNOWN_OFFSET:
             return int(ResponseCode.MESSAGE_ILLEGAL), "ack offset illegal."
         if following != NO_EFFECT:
-            if not offsets.has_reset(group, queue, _QUEUE):
-                self._commit(queue, group, following)
+            is_kept = offsets.has_reset(group, queue, _QUEUE) or self._commit(
+                queue, group, following
+            )
             if not orders.is_blocked(queue, group, _QUEUE, None, self._now_ms()):
                 self._dispatch_now()
                 if following < self._lite.end(queue):
                     self._lite.dispatch(queue, group)
+            if not is_kept:
+                return int(ResponseCode.SYSTEM_ERROR), remarks.OFFSETS_FULL
         return int(ResponseCode.SUCCESS), None
 
     def change_invisible_time(
