@@ -586,6 +586,34 @@ async def test_a_reset_wakes_who_waits(peer: Peer, order: str) -> None:
         assert await peer.ack(taken[0]) == 0
 
 
+async def test_a_reset_of_a_retry_topic_wakes_who_waits(peer: Peer) -> None:
+    """Who pops the topic has what is in it, and waits at the topic."""
+    await peer.send(b"x")
+    assert bodies(await peer.pop()) == [b"x"]
+    await peer.later(35)
+    (again,) = await peer.pop_all()
+    assert again.topic == f"%RETRY%{GROUP}_{TOPIC}"
+    assert await peer.ack(again) == 0
+    reset: dict[str, object] = {
+        "topic": again.topic, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": 0,
+        "isForce": "true",
+    }  # fmt: skip
+    pops = peer.mq.broker.services.pop
+    for code, polling in ((NOTIFY, pops.notifying), (POP, pops.polling)):
+        fields = peer.pop_fields(pollTime=100_000)
+        waiting = asyncio.ensure_future(peer.call(code, fields))
+        await peer.mq.wait_until(lambda polling=polling: len(polling) == 1, BOUND_S)  # type: ignore[misc]
+        assert (await peer.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+        response = await asyncio.wait_for(waiting, BOUND_S)
+        if code == NOTIFY:
+            assert response.fields["hasMsg"] == "true"
+            (again,) = await peer.pop_all()
+        else:
+            (again,) = peer.popped(response)
+        assert again.body == b"x"
+        assert await peer.ack(again) == 0
+
+
 async def test_a_blocked_queue_is_noted_once(peer: Peer) -> None:
     """Whoever pops it again and again with one attempt, or waits for it, adds nothing."""
     await peer.send(b"x")

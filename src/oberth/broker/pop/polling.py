@@ -137,12 +137,8 @@ class PopPolling:
         """A queue has grown; one request of each group that may want the message."""
         if not self._count:
             return []
-        retried = self._retries.get(topic)
-        if retried is not None:
-            found = self.take(*retried, ANY_QUEUE)
-            if found is None:
-                for other in list(self._groups.get(retried[0], {}).get(retried[1], ())):
-                    found = found or self.take(*retried, other)
+        if topic in self._retries:
+            found = self.take_for_retry(topic)
             return [] if found is None else [found]
         woken = []
         for group, queue_ids in list(self._groups.get(topic, {}).items()):
@@ -152,6 +148,17 @@ class PopPolling:
                     if found is not None:
                         woken.append(found)
         return woken
+
+    def take_for_retry(self, topic: str) -> Waiting | None:
+        """The request that is to have what is in a retry topic: one of its group, for any queue."""
+        retried = self._retries.get(topic)
+        if retried is None:
+            return None
+        found = self.take(*retried, ANY_QUEUE)
+        if found is None:
+            for other in list(self._groups.get(retried[0], {}).get(retried[1], ())):
+                found = found or self.take(*retried, other)
+        return found
 
     def take(
         self,

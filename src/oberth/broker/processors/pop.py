@@ -623,6 +623,10 @@ class PopMessageProcessor:
         """A group was taken to another offset of a queue: there may be messages now."""
         self._wake_next(topic, group, queue_id)
         self._wake_next(topic, group, ANY_QUEUE, queue_id)
+        for polling in (self._service.polling, self._service.notifying):
+            waiting = polling.take_for_retry(topic)
+            if waiting is not None:
+                self._woken.soon([waiting])
 
     def _wake_next(self, topic: str, group: str, queue_id: int, arrived: int = ANY_QUEUE) -> None:
         for polling in (self._service.polling, self._service.notifying):
