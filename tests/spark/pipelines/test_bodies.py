@@ -43,7 +43,7 @@ ODD = [
     b'{"d":1}', b'{"d":null,"d":true}', b'{"x":1,"x":"2"}', b'{"\\u0064":true}',
     b"[" * 90_000 + b"]" * 90_000, b'{"x":' * 1500 + b"1" + b"}" * 1500,
     b"[" + b"{}," * 1500 + b"{}]", b"[" * 300 + b"]" * 300, b"[" * 500 + b"]" * 499,
-    b"{}{", b"{}}{",
+    b"{}{", b"{}}{", b"\tNaN", b"NaN\t", b"[1,\t-Inf]", b"\t-Infinity\t", b"[\tInf\t]",
 ]  # fmt: skip
 """What stands behind a name, or behind a value."""
 

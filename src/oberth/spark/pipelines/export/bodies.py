@@ -17,7 +17,7 @@ from pyarrow import json as arrow_json
 from oberth.spark.pipelines.export.each_body import Reasons, decode_each
 from oberth.spark.pipelines.json_types import RAW_JSON, BodyError, fit, parse_json
 
-_ODD: Final = r"[\x00-\x08\n-\x1f]|[0-9]{100}|[:,\[ -](?:NaN|Inf(?:inity)?)[\], }]"
+_ODD: Final = r"[\x00-\x08\n-\x1f]|[0-9]{100}|[:,\[ \t-](?:NaN|Inf(?:inity)?)[\], \t}]"
 """Further lines, and what Arrow's reader takes for numbers and Python's does not: NaN, Infinity,
 thousands of digits. JSON on one line has no control character but tabs."""
 _NESTED_MAX: Final = 700
