@@ -91,6 +91,15 @@ def test_what_other_readers_take_is_refused_whatever_stands_beside_it(raw: bytes
             assert list(found.values()) == list(reasons.values())
 
 
+def test_a_body_as_deep_as_pythons_reader_goes_is_read_alike_in_bulk() -> None:
+    decoder = JsonBodies(TYPE)
+    for depth in range(700, sys.getrecursionlimit() + 1):
+        lists = b"[" * depth + b"]" * depth
+        bodies = pa.array([b'{"a":1,"more":%b,"b":"%b"}' % (lists, b"x" * 500)], pa.binary())
+        if decoder._all_at_once(bodies) is not None:
+            assert decode_each(bodies, TYPE, decoder._one)[1] == {}, depth
+
+
 def test_json_in_bulk_is_the_fast_way() -> None:
     bodies = pa.array([b'{"a": 1, "more": {}}', b'{"c": {"d": true}, "b": "x"}'], pa.binary())
     made = JsonBodies(TYPE)._all_at_once(bodies)

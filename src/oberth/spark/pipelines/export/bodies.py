@@ -21,8 +21,10 @@ _ODD: Final = r"[\x00-\x08\n-\x1f]|[0-9]{100}|[:,\[ \t-](?:NaN|Inf(?:inity)?)[\]
 """Further lines, and what Arrow's reader takes for numbers and Python's does not: NaN, Infinity,
 thousands of digits. JSON on one line has no control character but tabs."""
 _NESTED_MAX: Final = 700
-"""Objects and lists in each other that Python's reader surely takes; of those in longer bodies
-msgspec takes as many as Python's."""
+"""Objects and lists in each other that Python's reader surely takes."""
+_FRAMES: Final = 50
+"""Around a longer body, more lists than Python's reader has calls of its own: what msgspec takes in
+these, under the interpreter's one limit, Python's reader takes."""
 
 
 class BodyDecoder(Protocol):
@@ -100,7 +102,8 @@ def _is_plain(bodies: pa.Array) -> bool:
         bodies.cast(pa.string())
         long = pc.greater(pc.binary_length(bodies), 2 * _NESTED_MAX)
         for body in bodies.filter(long).to_pylist():
-            msgspec.json.decode(body, type=msgspec.Raw)
+            inner = b"[" * _FRAMES + body + b"]" * _FRAMES
+            msgspec.json.decode(inner, type=msgspec.Raw)
     except (pa.ArrowInvalid, msgspec.DecodeError, RecursionError):
         return False  # Arrow's reader takes text that is no UTF-8, and any depth
     return True
