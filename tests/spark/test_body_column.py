@@ -169,11 +169,14 @@ def test_a_schema_that_says_not_null_is_kept(growing_store: GrowingStore, tmp_pa
     growing_store.append("orders", 0, b"{}", keys="k")
     key, strict = pa.field("key", pa.binary(), False), pa.field("body", body, False)
     assert asked(strict, badBodies="skip") == [0, 2, 3]
-    with pytest.raises(RecordError, match="column body is null in 1 rows, the schema says NOT"):
+    name = growing_store.root.name
+    place = f"the first is orders of {name}, queue 0, offset 1$"
+    said = "column {} is null in 1 rows, the schema says NOT NULL"
+    with pytest.raises(RecordError, match=f"{said.format('body')}; {place}"):
         asked(strict)
     for lake in ({}, {"lake": into}):
         schema = from_arrow_schema(pa.schema([key]))
-        with pytest.raises(RecordError, match="column key is null in 1 rows, the schema says NOT"):
+        with pytest.raises(RecordError, match=f"{said.format('key')}; {place}"):
             rows(growing_store.root, schema, **lake)
         both = from_arrow_schema(pa.schema([key, pa.field("body", body)]))
         with pytest.raises(RecordError, match="column key is null in 1 rows, the schema says NOT"):
@@ -182,6 +185,14 @@ def test_a_schema_that_says_not_null_is_kept(growing_store: GrowingStore, tmp_pa
         assert sorted(row["body"]["id"] or 0 for row in kept) == [0, 1, 3]
         with pytest.raises(RecordError, match=r"column body\.id is null in 1 rows"):
             rows(growing_store.root, from_arrow_schema(pa.schema([inside])), body="json", **lake)
+    less = str(tmp_path / "less")
+    settings = ExportSettings(columns="key,value,bodyError,physicalOffset")
+    export(InProcess(), str(growing_store.root), less, settings)
+    place = f"the first is in {less}/.*parquet"
+    with pytest.raises(RecordError, match=f"{said.format('key')}; {place}"):
+        rows(growing_store.root, from_arrow_schema(pa.schema([key])), lake=less)
+    with pytest.raises(RecordError, match=f"{said.format('body')}$"):
+        rows(growing_store.root, from_arrow_schema(pa.schema([strict])), body="json", lake=less)
 
 
 def test_avro_by_a_file_and_a_readers_schema(growing_store: GrowingStore, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from oberth.kernels.columns import Columns
 from oberth.kernels.gather import Gathered, gather_spans, host_texts, message_ids, property_maps
 from oberth.kernels.memory import SpareMemory
 from oberth.spark.calendar import TIME_MAX_MS, TIME_MIN_MS
-from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field, refuse_nulls
+from oberth.spark.schemas import TIMESTAMP_TYPE_LOG_APPEND, Field, place_text, refuse_nulls
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -275,8 +275,13 @@ class _Arrays:
 
     def array(self, field: Field, arrow: pa.Field) -> pa.Array:
         made: pa.Array = getattr(self, f"_make_{_snake(field.column)}")(arrow.type)
-        refuse_nulls(made, arrow)
+        refuse_nulls(made, arrow, self._place)
         return made
+
+    def _place(self, row: int) -> str:
+        topics, brokers = self._make_topic(pa.string()), self._make_broker(pa.string())
+        queues, offsets = self._make_partition(pa.int32()), self._make_offset(pa.int64())
+        return place_text(*(each[row].as_py() for each in (topics, brokers, queues, offsets)))
 
     # What a column is made of.
 

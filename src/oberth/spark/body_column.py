@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,10 +23,13 @@ from oberth.spark.pipelines.export.bodies import BodyDecoder, JsonBodies, schema
 from oberth.spark.pipelines.json_types import parse_schema
 from oberth.spark.schemas import (
     ALL_COLUMNS,
+    PLACE,
     Field,
     arrow_schema,
     parse_columns,
+    place_text,
     refuse_nulls,
+    refuses_nulls,
     resolve_schema,
     struct_type,
 )
@@ -38,8 +42,6 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 BODY: Final = "body"
 ERROR: Final = "bodyError"
-_PLACE: Final = ("topic", "broker", "partition", "offset")
-"""What names a message where its body is an error, or left out."""
 
 
 class Shape:
@@ -191,8 +193,11 @@ class DecodedShape(Shape):
         known = resolve_schema(StructType(plain)) if plain else ()
         # What may be null is looked at when it is known which rows are left out.
         known = tuple(replace(each, nullable=True) for each in known)
-        # What is decoded, and its place for messages, behind what the query has itself.
-        more = ["value", ERROR, *(() if self._bad is BadBodies.ROW else _PLACE)]
+        # What is decoded, and its place for messages, behind what the query has itself. A lake
+        # may be without the columns of the place.
+        strict = not options.lake and any(map(refuses_nulls, target))
+        self._has_place = strict or self._bad is not BadBodies.ROW
+        more = ["value", ERROR, *(PLACE if self._has_place else ())]
         extra = [Field(f"read.{f.name}", f.column, f.type) for f in parse_columns(",".join(more))]
         self.fields = (*known, *extra)
         self.schema = struct_type(self.fields)
@@ -227,10 +232,16 @@ class DecodedShape(Shape):
             arrays.insert(self._body_at, as_type(values, self._target.field(self._body_at).type))
         made = pa.RecordBatch.from_arrays(arrays, schema=self._target)
         if self._bad is BadBodies.SKIP and reasons:
-            made = made.filter(errors.is_null())
+            good = errors.is_null()
+            batch, made = batch.filter(good), made.filter(good)
+        place = partial(self._place, batch) if self._has_place else None
         for column, field in zip(made.columns, self._target, strict=True):
-            refuse_nulls(column, field)
+            refuse_nulls(column, field, place)
         return made
+
+    def _place(self, batch: pa.RecordBatch, row: int) -> str:
+        begin = self._value_at + 2
+        return place_text(*(each[row].as_py() for each in batch.columns[begin:]))
 
     def _values(self, bodies: pa.Array, errors: pa.Array) -> tuple[pa.Array, Reasons]:
         if errors.null_count == len(errors):
@@ -250,10 +261,8 @@ class DecodedShape(Shape):
         """Raises, or logs what is left out, as ``badBodies`` says."""
         if self._bad is BadBodies.ROW:
             return
-        places = [batch.column(self._value_at + 2 + n) for n in range(len(_PLACE))]
         for row, reason in sorted(reasons.items()):
-            topic, broker, queue, offset = (each[row].as_py() for each in places)
-            text = f"{topic} of {broker}, queue {queue}, offset {offset}: body: {reason}"
+            text = f"{self._place(batch, row)}: body: {reason}"
             if self._bad is BadBodies.FAIL:
                 raise RecordError(f"{text}. badBodies=row makes a row of it, badBodies=skip none.")
             _LOG.warning("%s; left out", text)

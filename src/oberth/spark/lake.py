@@ -55,9 +55,12 @@ from oberth.spark.predicates import Predicate, as_long
 from oberth.spark.schemas import (
     ALL_COLUMNS,
     COLUMN_BY_NAME,
+    PLACE,
     Field,
     parse_columns,
+    place_text,
     refuse_nulls,
+    refuses_nulls,
 )
 from oberth.spark.sql_filter import compile_sql
 
@@ -485,6 +488,7 @@ def read_lake(
     more += ["tags"] if job.tags else []
     more += ["properties"] if job.sql else []
     more += [] if job.bad_bodies is BadBodies.ROW else ["bodyError"]
+    more += [each for each in PLACE if each in names] if any(map(refuses_nulls, schema)) else []
     if job.lake.settings.exact and "storedBody" in wanted:
         more += ["value"]  # a stored body that is the value itself is kept once
     columns = list(dict.fromkeys([*wanted, *more]))
@@ -509,7 +513,7 @@ def read_lake(
                 if mask is not None:
                     batch = batch.filter(mask)
                 if batch.num_rows:
-                    yield _as_asked(job, batch, schema)
+                    yield _as_asked(job, file, batch, schema)
         except FileNotFoundError:
             raise DataLossError(
                 f"{file.path} is gone; it was joined with others, or removed: ask again"
@@ -630,19 +634,26 @@ def _not_coming(lake: Lake, file: LakeFile, batch: pa.RecordBatch) -> pa.Array:
     return pa.array(kept, pa.bool_())
 
 
-def _as_asked(job: LakeJob, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _as_asked(
+    job: LakeJob, file: LakeFile, batch: pa.RecordBatch, schema: pa.Schema
+) -> pa.RecordBatch:
     """The columns in the types that a query asks for.
 
     Raises:
         RecordError: the schema says NOT NULL of one that is null.
     """
+
+    def place(row: int) -> str:
+        named = [batch.column(each)[row].as_py() for each in PLACE if each in batch.schema.names]
+        return place_text(*named) if len(named) == len(PLACE) else f"in {file.path}"
+
     arrays = []
     for field, target in zip(job.fields, schema, strict=True):
         column = batch.column(field.column)
         if field.column == "storedBody" and job.lake.settings.exact:
             column = pc.coalesce(column, batch.column("value"))
         arrays.append(_cast(column, target.type))
-        refuse_nulls(arrays[-1], target)
+        refuse_nulls(arrays[-1], target, place)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -41,7 +41,7 @@ shardingKey and flag are the inner message's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -109,6 +109,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
 COLUMN_BY_NAME: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS}
 DEFAULT_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.default)
 ALL_COLUMNS: Final = tuple(COLUMN_BY_NAME)
+PLACE: Final = ("topic", "broker", "partition", "offset")
+"""What names a message where something is told of it."""
 _BY_ANY_NAME: Final[Mapping[str, Column]] = {
     name.lower(): column for column in COLUMNS for name in (column.name, *column.synonyms)
 }
@@ -249,34 +251,54 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return arrow
 
 
-def refuse_nulls(values: pa.Array, field: pa.Field, name: str = "") -> None:
+def place_text(topic: str, broker: str, queue: int, offset: int) -> str:
+    """The values of `PLACE` for a person."""
+    return f"{topic} of {broker}, queue {queue}, offset {offset}"
+
+
+def refuse_nulls(
+    values: pa.Array, field: pa.Field, place: Callable[[int], str] | None = None
+) -> None:
     """Raises for a null that a schema has no place for: Spark does not look for it.
 
     Args:
-        values: a column, or what lies in one.
+        values: a column.
         field: what the schema says of it.
-        name: where it lies, for messages; "" for a column.
+        place: what the error calls a row.
 
     Raises:
         RecordError: a column, a field of a struct or an item of an array is null and NOT NULL.
     """
+    found = _find_nulls(values, field, field.name)
+    if found is None:
+        return
+    name, count = found
+    what = "items" if "[]" in name else "rows"
+    text = f"column {name} is null in {count} {what}, the schema says NOT NULL"
+    if place is not None:
+        rows = range(len(values))
+        row = next(n for n in rows if _find_nulls(values.slice(n, 1), field, field.name))
+        text = f"{text}; the first is {place(row)}"
+    raise RecordError(text)
+
+
+def _find_nulls(values: pa.Array, field: pa.Field, name: str) -> tuple[str, int] | None:
+    """What is null and must not be, and how often; None if nothing is."""
     import pyarrow as pa
 
-    name = name or field.name
     if not field.nullable and values.null_count:
-        what = "items" if "[]" in name else "rows"
-        raise RecordError(
-            f"column {name} is null in {values.null_count} {what}, the schema says NOT NULL"
-        )
+        return name, values.null_count
     inner = _inner_fields(field.type)
-    if not any(_refuses_nulls(each) for each in inner):
-        return
+    if not any(refuses_nulls(each) for each in inner):
+        return None
     there = values.drop_null()
-    if isinstance(field.type, pa.StructType):
-        for number, each in enumerate(inner):
-            refuse_nulls(there.field(number), each, f"{name}.{each.name}")
-    else:
-        refuse_nulls(there.flatten(), inner[0], f"{name}[]")
+    if not isinstance(field.type, pa.StructType):
+        return _find_nulls(there.flatten(), inner[0], f"{name}[]")
+    for number, each in enumerate(inner):
+        found = _find_nulls(there.field(number), each, f"{name}.{each.name}")
+        if found is not None:
+            return found
+    return None
 
 
 def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
@@ -288,5 +310,6 @@ def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.value_field] if isinstance(kind, pa.ListType) else []
 
 
-def _refuses_nulls(field: pa.Field) -> bool:
-    return not field.nullable or any(_refuses_nulls(each) for each in _inner_fields(field.type))
+def refuses_nulls(field: pa.Field) -> bool:
+    """Whether a schema says NOT NULL of a column or of anything in it."""
+    return not field.nullable or any(refuses_nulls(each) for each in _inner_fields(field.type))
