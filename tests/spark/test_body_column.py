@@ -24,6 +24,7 @@ from tests.rigs.schema_registry import SchemaRegistry, schema_registry
 
 from oberth.errors import OptionError, RecordError, RemotingError
 from oberth.formats import sys_flag
+from oberth.spark.body_column import as_type
 from oberth.spark.options import parse_read_options
 from oberth.spark.pipelines.export import registry as registry_module
 from oberth.spark.pipelines.export.exporter import export
@@ -193,6 +194,42 @@ def test_a_schema_that_says_not_null_is_kept(growing_store: GrowingStore, tmp_pa
         rows(growing_store.root, from_arrow_schema(pa.schema([key])), lake=less)
     with pytest.raises(RecordError, match=f"{said.format('body')}$"):
         rows(growing_store.root, from_arrow_schema(pa.schema([strict])), body="json", lake=less)
+
+
+def test_not_null_reaches_into_arrays_whoever_gives_the_type(growing_store: GrowingStore) -> None:
+    sku = pa.field("sku", pa.string(), False)
+    lines = pa.list_(pa.field("element", pa.struct([sku, ("price", pa.float64())])))
+    body = pa.struct([("id", pa.int64()), ("lines", lines)])
+    schema = from_arrow_schema(pa.schema([("offset", pa.int64()), ("body", body)]))
+    options = {"body": "json", "bodySchema": JSON_TYPES}
+    line = {"sku": "a", "price": 1.5}
+    found: list[Any] = [[line, None], [], None, [line]]
+    growing_store.append("orders", 3, b"?")
+    for each in found:
+        growing_store.append("orders", 3, json.dumps({"id": 1, "lines": each}).encode())
+    read = rows(growing_store.root, schema, **options)
+    assert [row["body"] and row["body"]["lines"] for row in read] == [None, *found]
+    growing_store.append("orders", 3, b'{"lines": [{"sku": "a"}, {"price": 1.5}, {}]}')
+    with pytest.raises(RecordError, match=r"body\.lines\[\]\.sku is null in 2 items.*offset 5$"):
+        rows(growing_store.root, schema, badBodies="skip", **options)
+
+
+def test_a_type_that_says_not_null_is_put_on_any_part_of_an_array() -> None:
+    item = pa.struct([pa.field("sku", pa.string()), ("more", pa.list_(pa.int64()))])
+    strict = pa.struct([
+        pa.field("sku", pa.string(), False),
+        ("more", pa.list_(pa.field("element", pa.int64(), False))),
+    ])  # fmt: skip
+    kind = pa.list_(pa.field("element", strict, False))
+    lists: list[Any] = [[{"sku": "a", "more": [1]}], None, [], [None, {"sku": None, "more": None}]]
+    lists += [[{"sku": "b", "more": [2, None]}, {"sku": "c", "more": []}]]
+    values = pa.array(lists, pa.list_(item))
+    for first in range(len(lists)):
+        for last in range(first, len(lists) + 1):
+            made = as_type(values[first:last], kind)
+            assert made.type == kind
+            assert made.to_pylist() == lists[first:last]
+            made.validate(full=True)
 
 
 def test_avro_by_a_file_and_a_readers_schema(growing_store: GrowingStore, tmp_path: Path) -> None:

@@ -279,6 +279,14 @@ def as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
             children, fields=list(kind), mask=values.is_null() if values.null_count else None
         )
         return made
+    if isinstance(kind, pa.ListType):
+        # All items, also those before and behind a slice: offsets count from the first one. Not
+        # a cast: that refuses nulls itself, or, in Arrow 18, what might be one.
+        items = as_type(values.values, kind.value_type)
+        offsets = pa.array(values.offsets.to_numpy())
+        gone = values.is_null() if values.null_count else None
+        made = pa.ListArray.from_arrays(offsets, items, type=kind, mask=gone)
+        return made
     return values.cast(kind)
 
 
