@@ -21,6 +21,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from oberth.errors import DataLossError, OptionError
+from oberth.spark.options import parse_read_options
+from oberth.spark.transforms import TagCountsReader
 
 DELIVERED = (0x0, 0x8)
 
@@ -333,6 +335,20 @@ def test_points_in_queues_need_queues(growing_store: Any, read_store: Any, tmp_p
         assert [row["offset"] for row in read_store(both, **named, **point).rows] == [1, 2]
     with pytest.raises(OptionError, match="queues there"):
         read_store(both, assign='{"A":{"bare":[0]}}')
+
+
+def test_a_log_without_records_lacks_no_queues(
+    growing_store: Any, read_store: Any, tmp_path: Path
+) -> None:
+    growing_store.append("A", 0, b"x", time=1000)
+    (log := tmp_path / "bare" / "commitlog").mkdir(parents=True)
+    (log / f"{0:020d}").write_bytes(bytes(1 << 16))
+    both = f"{growing_store.root},{log.parent}"
+    for more in ({"startingTimestamp": "1000"}, {"readOrder": "queue"}):
+        assert [row["offset"] for row in read_store(both, **more).rows] == [0]
+    assert read_store(log.parent, readOrder="queue").rows == []
+    options = parse_read_options({"path": both}, streaming=False)
+    assert len(TagCountsReader(options).partitions()) == 1
 
 
 @pytest.mark.parametrize("order", ["queue", "commitlog"])

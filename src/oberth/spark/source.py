@@ -441,22 +441,24 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
     """The order that is meant; without one, queues where every store has them.
 
     Raises:
-        OptionError: queues are asked for and a store has none, though it has a CommitLog.
+        OptionError: queues are asked for and a store has none, though it has records.
     """
-    if options.read_order is ReadOrder.COMMIT_LOG:
-        return ReadOrder.COMMIT_LOG
-    without = stores_without_queues(stores)
-    if options.read_order is ReadOrder.QUEUE and without:
-        raise OptionError(
-            f"readOrder=queue: {without[0].root} has no ConsumeQueue; rebuild it "
-            "(`oberth store rebuild`) or read with readOrder=commitlog"
-        )
-    return ReadOrder.COMMIT_LOG if without else ReadOrder.QUEUE
+    if options.read_order is ReadOrder.AUTO:
+        bare = any(not store.has_queues() and store.segments() for store in stores.files)
+        return ReadOrder.COMMIT_LOG if bare else ReadOrder.QUEUE
+    if options.read_order is ReadOrder.QUEUE:
+        without = stores_without_queues(stores)
+        if without:
+            raise OptionError(
+                f"readOrder=queue: {without[0].root} has no ConsumeQueue; rebuild it "
+                "(`oberth store rebuild`) or read with readOrder=commitlog"
+            )
+    return options.read_order
 
 
 def stores_without_queues(stores: p.Stores) -> list[StoreFiles]:
-    """The stores that have a CommitLog and no queue."""
-    return [store for store in stores.files if not store.has_queues() and store.segments()]
+    """The stores that have records and no queue."""
+    return [store for store in stores.files if store.lacks_queues()]
 
 
 def _check_bounds(stores: p.Stores, options: ReadOptions) -> None:

@@ -328,6 +328,13 @@ class StoreFiles:
         """Whether the store has any ConsumeQueue."""
         return bool(self._listed())
 
+    def lacks_queues(self) -> bool:
+        """Whether there are records and no ConsumeQueue, so that no queue shows any.
+
+        Files of a CommitLog that has no record yet, or none any more, are no such store.
+        """
+        return not self.has_queues() and self.log_end() > self.log_start()
+
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of a topic that have files or messages; none for an unknown topic."""
         kind = self.topics().get(topic)
