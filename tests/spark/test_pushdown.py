@@ -305,7 +305,9 @@ def test_counting_by_tag_needs_no_records_and_is_exact(
         assert found == expected, root
 
 
-def test_counting_by_tag_refuses_what_queues_do_not_know(growing_store: Any) -> None:
+def test_counting_by_tag_refuses_what_queues_do_not_know(
+    growing_store: Any, make_store: Any, tmp_path: Path
+) -> None:
     growing_store.append("A", 0, b"x")
     place = {"path": str(growing_store.root)}
     for name, value in (
@@ -318,6 +320,13 @@ def test_counting_by_tag_refuses_what_queues_do_not_know(growing_store: Any) -> 
     shutil.rmtree(growing_store.root / "consumequeue")
     with pytest.raises(OptionError, match="has no ConsumeQueue"):
         TagCountsReader(parse_read_options(place, streaming=False)).partitions()
+    # Of queues of another store beside it nothing is in the way.
+    other = make_store(tmp_path / "other")
+    other.append("A", 0, b"x")
+    place = {"path": f"{growing_store.root},{other.root}", "assign": '{"A": {"other": [0]}}'}
+    reader = TagCountsReader(parse_read_options(place, streaming=False))
+    found = [row for part in reader.partitions() for rows in reader.read(part) for row in rows]
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("order", ["queue", "commitlog"])

@@ -20,6 +20,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import datasource as f
+
 from oberth.errors import DataLossError, OptionError
 from oberth.spark.options import parse_read_options
 from oberth.spark.transforms import TagCountsReader
@@ -335,6 +337,13 @@ def test_points_in_queues_need_queues(growing_store: Any, read_store: Any, tmp_p
         assert [row["offset"] for row in read_store(both, **named, **point).rows] == [1, 2]
     with pytest.raises(OptionError, match="queues there"):
         read_store(both, assign='{"A":{"bare":[0]}}')
+    assert len(read_store(both, readOrder="queue", **named).rows) == 3
+    # So does a filter that is pushed down.
+    here, there = (f.EqualTo(("broker",), broker) for broker in (name, "bare"))
+    for more in ({"startingTimestamp": "1001"}, {"readOrder": "queue"}):
+        assert [row["broker"] for row in read_store(both, [here], **more).rows][-2:] == [name] * 2
+        with pytest.raises(OptionError, match=f"{bare} has no ConsumeQueue"):
+            read_store(both, [there], **more)
 
 
 def test_a_log_without_records_lacks_no_queues(

@@ -74,6 +74,11 @@ class Selection(NamedTuple):
     pattern: str = ""
     queues: QueuesByTopic = {}
 
+    def reaches(self, broker: str) -> bool:
+        """Whether queues of a broker may be among those that are read."""
+        named = {each for brokers in self.queues.values() for each in brokers}
+        return self.kind is not SelectionKind.ASSIGN or bool(named & {broker, ANY_BROKER})
+
 
 class BoundKind(StrEnum):
     """What a starting or ending point is given by."""

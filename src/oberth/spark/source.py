@@ -34,7 +34,6 @@ from oberth.spark.options import (
     ReadMode,
     ReadOptions,
     ReadOrder,
-    SelectionKind,
     parse_read_options,
     schema_options,
 )
@@ -282,9 +281,9 @@ def plan_batch(
         return _behind_lake(stores, options, predicate, lake)
     if predicate.is_empty:
         return []
-    order = read_order(stores, options)
+    order = read_order(stores, options, predicate)
     keys = p.select_queues(options, stores, must_exist=True)
-    _check_bounds(stores, options)
+    _check_bounds(stores, options, predicate)
     explicit = (
         options.starting.kind is not BoundKind.EARLIEST
         or options.ending.kind is not BoundKind.LATEST
@@ -437,7 +436,7 @@ def plan_queues(
     return pack(cuts, options)
 
 
-def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
+def read_order(stores: p.Stores, options: ReadOptions, predicate: Predicate) -> ReadOrder:
     """The order that is meant; without one, queues where every store has them.
 
     Raises:
@@ -447,7 +446,7 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
         bare = any(not store.has_queues() and store.segments() for store in stores.files)
         return ReadOrder.COMMIT_LOG if bare else ReadOrder.QUEUE
     if options.read_order is ReadOrder.QUEUE:
-        without = stores_without_queues(stores)
+        without = stores_without_queues(stores, options, predicate)
         if without:
             raise OptionError(
                 f"readOrder=queue: {without[0].root} has no ConsumeQueue; rebuild it "
@@ -456,24 +455,31 @@ def read_order(stores: p.Stores, options: ReadOptions) -> ReadOrder:
     return options.read_order
 
 
-def stores_without_queues(stores: p.Stores) -> list[StoreFiles]:
-    """The stores that have records and no queue."""
-    return [store for store in stores.files if store.lacks_queues()]
+def stores_without_queues(
+    stores: p.Stores, options: ReadOptions, predicate: Predicate = EVERYTHING
+) -> list[StoreFiles]:
+    """The stores that have records and no queue, and of which something is asked for."""
+    return [
+        store
+        for store in stores.files
+        if (predicate.brokers is None or store.broker in predicate.brokers)
+        and options.selection.reaches(store.broker)
+        and store.lacks_queues()
+    ]
 
 
-def _check_bounds(stores: p.Stores, options: ReadOptions) -> None:
+def _check_bounds(stores: p.Stores, options: ReadOptions, predicate: Predicate) -> None:
     """Raises where starting or ending points would leave out all that a store has.
 
     Raises:
-        OptionError: a store without queues is asked for a part of them. Of queues that `assign`
-            names it is known that they exist.
+        OptionError: a store without queues is asked for a part of them.
     """
     bounds = (
         options.starting.kind is not BoundKind.EARLIEST
         or options.ending.kind is not BoundKind.LATEST
     )
-    without = stores_without_queues(stores) if bounds else []
-    if without and options.selection.kind is not SelectionKind.ASSIGN:
+    without = stores_without_queues(stores, options, predicate) if bounds else []
+    if without:
         raise OptionError(
             f"starting and ending points are offsets of queues, and {without[0].root} has no "
             "ConsumeQueue; rebuild it (`oberth store rebuild`), or say where timestamp …"

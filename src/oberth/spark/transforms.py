@@ -102,7 +102,7 @@ class TagCountsReader(DataSourceReader):
             DataLossError: with failOnDataLoss, what is asked for is gone.
         """
         stores = p.open_stores(self.options)
-        if without := stores_without_queues(stores):
+        if without := stores_without_queues(stores, self.options):
             raise OptionError(
                 f"count_by_tag: {without[0].root} has no ConsumeQueue; rebuild it "
                 "(`oberth store rebuild`), or group the source's rows"
