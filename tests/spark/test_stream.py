@@ -206,6 +206,28 @@ def test_latest_is_the_same_when_asked_twice(growing_store: Any) -> None:
     assert planner.initial() == first == {A0: 1}
 
 
+def test_a_stream_tells_of_messages_that_no_queue_shows(
+    growing_store: Any, make_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = make_store(tmp_path / "other")
+    other.append("A", 0, b"x")
+    both: dict[str, Any] = {"path": f"{growing_store.root},{other.root}"}
+    assert _planner(growing_store.root, **both).initial().keys() == {A0._replace(broker="other")}
+    assert not caplog.text
+    growing_store.append("A", 0, b"x", time=1000, dispatch=False)
+    named = json.dumps({"A": {"other": [0]}})
+    _planner(growing_store.root, assign=named, **both).initial()
+    assert not caplog.text
+    planner = _planner(growing_store.root, startingTimestamp="1001")
+    assert planner.initial() == planner.initial() == {}
+    assert caplog.text.count(f"{growing_store.root} has no ConsumeQueue: a stream has none") == 1
+    assert planner.next_end({}, ALL) == {}
+    # The dispatcher's first round.
+    growing_store.forget("A", 0)
+    growing_store.append("A", 0, b"x", time=1000)
+    assert planner.next_end({}, ALL) == {A0: 1}
+
+
 def test_a_torn_tail_is_not_offered(growing_store: Any) -> None:
     growing_store.append("A", 0, b"whole")
     growing_store.append("A", 0, b"z" * 500)

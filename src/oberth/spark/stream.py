@@ -19,6 +19,7 @@ error the stream reads the new topic from its beginning.
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+_LOG: Final = logging.getLogger(__name__)
 IDLE_WAIT_S: Final = 0.1
 """How long a look for new messages waits before it says that there are none, and how often it
 looks. Without waiting Spark asks a hundred times a second."""
@@ -154,11 +156,26 @@ class TriggerPlanner:
             stores = self.stores()
             keys = p.select_queues(self._options, stores, must_exist=False)
             bounds = stores.bounds(keys)
+            self._tell_without_queues(stores)
             found = p.bound_offsets(
                 self._options.starting, "starting", self._options, stores, bounds
             )
             self._initial = {key: min(found[key], bounds[key][1]) for key in found}
         return self._initial
+
+    def _tell_without_queues(self, stores: p.QueueStores) -> None:
+        """Warns of stores whose messages no queue shows.
+
+        No error, as for a batch query: whoever dispatches may begin after the stream.
+        """
+        selection = self._options.selection
+        for store in stores.files if isinstance(stores, p.Stores) else ():
+            if selection.reaches(store.broker) and store.lacks_queues():
+                _LOG.warning(
+                    "%s has no ConsumeQueue: a stream has none of its messages until its queues "
+                    "are there, and reads those from their beginning",
+                    store.root,
+                )
 
     def latest(self) -> dict[p.QueueKey, tuple[int, int]]:
         """First and next offset of every queue, as of now.
