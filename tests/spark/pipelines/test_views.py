@@ -183,7 +183,10 @@ def test_a_topic_that_a_lake_leaves_out_hides_no_other(
 
 @pytest.mark.spark
 def test_of_all_topics_those_with_json_are_expanded(
-    spark: SparkSession, growing_store: Any, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    growing_store: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     growing_store.append("flights", 0, b'{"id": 7}')
     growing_store.append("plain", 0, b"no json")
@@ -192,6 +195,18 @@ def test_of_all_topics_those_with_json_are_expanded(
     assert asked.query("select id from flights").collect() == [(7,)]
     assert asked.query("select value from plain").collect() == [(bytearray(b"no json"),)]
     assert "topic plain keeps its bodies as they are: no schema can be inferred" in caplog.text
+    # Those of large topics are made anew for each statement, and their bodies looked at once.
+    monkeypatch.setattr(views, "READ_HERE_MAX", -1)
+    asked = views.TopicViews(spark, [str(growing_store.root)], expand=frozenset("*"))
+    caplog.clear()
+    asked.make_for("select value from plain")
+    before = spark.conf.get(PUSHDOWN, "false") or "false"
+    spark.conf.set(PUSHDOWN, "false")
+    try:
+        assert asked.query("select count(*) from plain").collect() == [(1,)]
+    finally:
+        spark.conf.set(PUSHDOWN, before)
+    assert caplog.text.count("topic plain keeps its bodies as they are") == 1
     named = views.TopicViews(spark, [str(growing_store.root)], expand=frozenset({"plain"}))
     with pytest.raises(OptionError, match="no schema can be inferred"):
         named.query("select * from plain")

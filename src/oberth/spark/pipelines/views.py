@@ -125,6 +125,7 @@ class TopicViews:
     _made: set[str] = field(default_factory=set)
     _scanned: dict[str, str | None] = field(default_factory=dict)
     _bodies: dict[str, pa.StructType] = field(default_factory=dict)
+    _without_json: set[str] = field(default_factory=set)
     _stores: p.QueueStores | None = None
     _tables: Lake | None = None
 
@@ -204,12 +205,14 @@ class TopicViews:
     def _make(self, name: str, topic: str | None, *, pushdown: bool = False) -> None:
         more = {} if topic is None else {"subscribe": topic}
         frame = self._frame(name, topic, more, pushdown=pushdown)
-        if topic is not None and ("*" in self.expand or topic in self.expand):
+        every = "*" in self.expand and topic not in self._without_json
+        if topic is not None and (every or topic in self.expand):
             try:
                 frame = self._expanded(frame, more)
             except OptionError as error:
                 if topic in self.expand:
                     raise
+                self._without_json.add(topic)
                 _LOG.warning("topic %s keeps its bodies as they are: %s", topic, error)
         frame.createOrReplaceTempView(name)
         self._made.add(name)
