@@ -156,13 +156,13 @@ def _converse(views: TopicViews, ask: Callable[[TopicViews, str], bool]) -> bool
     if interactive:
         import readline  # noqa: F401 - gives input() its history
 
-        say(f"{len(views.names)} topics. {_HELP}")
+        say(f"{len(views.readable())} topics. {_HELP}")
     failed = False
     for text in _statements(interactive):
         if text in (r"\q", "quit", "exit"):
             break
         if text == r"\d":
-            write_table(("view", "topic"), sorted((n, t) for t, n in views.names.items()))
+            write_table(("view", "topic"), sorted((n, t) for t, n in views.readable().items()))
         elif text in (r"\h", r"\?", "help"):
             say(_HELP)
         else:

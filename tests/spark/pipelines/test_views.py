@@ -175,6 +175,9 @@ def test_a_topic_that_a_lake_leaves_out_hides_no_other(
     assert asked.query("select count(*) from orders").collect() == [(1,)]
     with pytest.raises(OptionError, match="'%RETRY%g' is not in the lake"):
         asked.query("select * from _RETRY_g")
+    done = run("--store", root, "--lake", lake, "--csv", stdin="\\d\n")
+    assert "orders" in done.stdout
+    assert "RETRY" not in done.stdout
     asked = views.TopicViews(spark, [root], {"lake": some})
     assert asked.make_for("SHOW VIEWS") == ["orders"]
     with pytest.raises(OptionError, match="has the topics orders only"):

@@ -113,7 +113,7 @@ class TopicViews:
         options: further options of ``format("rocketmq")``.
         columns: which columns they have, as the option ``columns``.
         expand: topics whose JSON bodies become columns; ``*`` for all that have any.
-        names: view name by topic.
+        names: view name by topic, also of topics that a lake leaves out.
     """
 
     session: SparkSession
@@ -170,6 +170,10 @@ class TopicViews:
             self._make(ALL_MESSAGES, None)
             made.append(ALL_MESSAGES)
         return made
+
+    def readable(self) -> dict[str, str]:
+        """View name by topic, of topics that can be read: a lake leaves some out."""
+        return {topic: name for topic, name in self.names.items() if self._has(topic)}
 
     def _has(self, topic: str | None) -> bool:
         """Whether a topic, or all of them, can be read: a lake may have been made of some."""
