@@ -700,6 +700,39 @@ async def test_a_connection_that_is_left_is_closed_when_nothing_is_open_on_it(
         assert client.channel_nowait(addr) is not None
 
 
+async def test_who_keeps_idle_connections_closes_those_that_it_has_left(
+    start_server: StartServer,
+) -> None:
+    """Nobody looked at them: the timer ran for idle ones alone."""
+    release = asyncio.Event()
+
+    async def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        await release.wait()
+        return create_response(request, 0)
+
+    table = echo_table()
+    table.async_([SLOW], answer, stage=Stage("slow", tasks=1))
+    server = await start_server(table)
+    addr = str(server.address)
+    options = ClientOptions(channel=ChannelOptions(idle_timeout_s=0), timeout_s=BOUND_S)
+    async with RemotingClient(options=options) as client:
+        channel = await client.channel(addr)
+        timer = client._idle_timer
+        assert timer is not None
+        assert 0 < timer.when() - asyncio.get_running_loop().time() < 31
+        slow = channel.invoke_nowait(RemotingCommand(code=SLOW), BOUND_S)
+        client.leave(addr, channel)
+        client._close_idle()
+        assert channel.hears
+        release.set()
+        assert (await slow).code == 0
+        kept = await client.channel(addr)
+        kept.last_active = -1e9
+        client._close_idle()
+        assert channel.is_closed
+        assert not kept.is_closed
+
+
 async def test_closing_finishes_what_is_at_work(start_client: StartClient) -> None:
     started, release = threading.Event(), threading.Event()
 

@@ -26,6 +26,9 @@ from oberth.remoting.command import RemotingCommand
 
 _LOG: Final = logging.getLogger(__name__)
 
+LOOK_S: Final = 30.0
+"""How often a client without ``idle_timeout_s`` looks for connections that it has left."""
+
 _PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")
 """What OpenSSL says of a peer that answered a handshake with something else, or not at all."""
 
@@ -152,10 +155,14 @@ class RemotingClient(Service):
             raise RemotingConnectError(f"connection to {addr} closed at once")
         self._channels[addr] = channel
         self._addresses[channel] = addr
-        idle_s = options.channel.idle_timeout_s
-        if self._idle_timer is None and idle_s > 0:
-            self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(self._look_s, self._close_idle)
         return channel
+
+    @property
+    def _look_s(self) -> float:
+        """How often all connections are looked at."""
+        return self.options.channel.idle_timeout_s / 4 or LOOK_S
 
     def disconnect(self, addr: str) -> None:
         """Close the connection to ``addr``, if there is one."""
@@ -188,9 +195,10 @@ class RemotingClient(Service):
         oldest = loop.time() - idle_s
         for channel, addr in list(self._addresses.items()):
             is_left = self._channels.get(addr) is not channel
-            if channel.last_active < oldest or (is_left and not channel.open_request_count):
+            is_idle = idle_s > 0 and channel.last_active < oldest
+            if is_idle or (is_left and not channel.open_request_count):
                 channel.close()
-        self._idle_timer = loop.call_later(idle_s / 4, self._close_idle)
+        self._idle_timer = loop.call_later(self._look_s, self._close_idle)
 
     # Requests
 
@@ -232,7 +240,7 @@ class RemotingClient(Service):
         """Use ``channel`` no more; what is open on it may still be answered.
 
         It is closed when nothing is open on it any more: now, or a quarter of ``idle_timeout_s``
-        after that at the latest.
+        after that at the latest; 30 s where that is 0.
         """
         if self._channels.get(addr) is channel:
             del self._channels[addr]
