@@ -27,7 +27,7 @@ from oberth.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
-from oberth.remoting.aio import descriptors, service
+from oberth.remoting.aio import descriptors, processors, service
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
 from oberth.remoting.aio.client import ClientOptions, RemotingClient
@@ -842,10 +842,15 @@ async def test_who_does_not_read_is_closed_before_others_suffer(start_server: St
     del deaf
 
 
-@pytest.mark.parametrize("code", [ECHO, SLICED, SLOW])
-async def test_who_takes_no_answers_is_given_no_more(start_server: StartServer, code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "piece_size", "piece_count"),
+    [(ECHO, 1 << 20, 1), (SLICED, 1 << 20, 1), (SLOW, 1 << 20, 1), (ECHO, 4096, 256)],
+)
+async def test_who_takes_no_answers_is_given_no_more(
+    start_server: StartServer, code: int, piece_size: int, piece_count: int
+) -> None:
     """All that was decoded was answered: up to 512 requests of one write, whatever they ask for."""
-    body = bytes(1 << 20)
+    body = [bytes(piece_size)] * piece_count
 
     def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return create_response(request, 0, body=body)
@@ -884,6 +889,38 @@ async def test_who_takes_no_answers_is_given_no_more(start_server: StartServer, 
     assert [each.opaque for each in answers] == list(range(len(frames)))
     assert {len(each.body) for each in answers} == {1 << 20}
     assert (channel.in_work, channel.in_work_bytes) == (0, 0)
+    writer.close()
+
+
+async def test_short_answers_are_counted_before_it_is_asked_for_more(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was shorter than what is written first, and all of a read were more than 4 MiB."""
+    monkeypatch.setattr(processors, "TURN_S", BOUND_S)
+    served: list[int] = []
+
+    def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        served.append(request.opaque)
+        return create_response(request, 0, body=bytes(60_000))
+
+    table = ProcessorTable()
+    table.sync([ECHO], answer)
+    server = await start_server(table)
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    frames = [encode_frame_bytes(RemotingCommand(code=ECHO, opaque=n)) for n in range(400)]
+    writer.write(b"".join(frames))
+    async with asyncio.timeout(BOUND_S):
+        while not [each for each in server.channels if each._write_paused]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (channel,) = server.channels
+    for _ in range(100):
+        await asyncio.sleep(0)
+        assert channel.unsent_bytes < channel._options.write_high_bytes + (1 << 17)
+    assert len(served) < len(frames)
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    answers = await read_commands(reader, len(frames))
+    assert [each.opaque for each in answers] == served == list(range(len(frames)))
     writer.close()
 
 

@@ -453,7 +453,12 @@ async def test_who_takes_nothing_of_a_long_answer_over_tls_is_given_no_more(
         while not [each for each in server.channels if each._write_paused]:  # noqa: ASYNC110
             await asyncio.sleep(0)
         (channel,) = server.channels
-        while channel._has_rest:  # noqa: ASYNC110 - turns are what is waited for
+        while channel._has_rest:
+            # What is not encrypted yet counts, too.
+            rest = sum(map(len, channel._out))
+            assert rest
+            assert channel.unsent_bytes >= rest + channel.transport.get_write_buffer_size()
+            assert server._unsent_budget.used >= rest
             await asyncio.sleep(0)
         for _ in range(50):
             await asyncio.sleep(0)

@@ -57,8 +57,8 @@ _PLAIN_WITH_FIELDS: Final = FixedResponse({})
 JOIN_SIZE_MAX: Final = 128 * 1024
 """Bytes up to which the pieces of a write are joined; above, they are handed over as they are."""
 
-LONG_PIECE: Final = 64 * 1024
-"""Bytes of an answer from which on it is written before it is asked whether the peer takes more."""
+WRITTEN_FIRST: Final = 64 * 1024
+"""Bytes of answers from which on they are written before it is asked if the peer takes more."""
 
 REST_OPEN_MIN: Final = 256
 """Open requests from which on a channel may rest between two reads; see ``read_rest_s``."""
@@ -132,6 +132,7 @@ class Channel(asyncio.Protocol):
         self._tls: ServerTls | None = None
         self._awaits_context = False
         self._out: list[Buffer] = []
+        self._out_known = (0, 0)  # how many pieces of `_out` were counted, and their bytes
         self._corked = False
         self._flush_scheduled = False
         self._unflushed_since = 0.0
@@ -252,9 +253,7 @@ class Channel(asyncio.Protocol):
     def _go_on_reading(self) -> None:
         """Decode more of what came: a read may hold tens of thousands of frames."""
         self._goes_on = False
-        if self._closing or not self._connection.has_more:
-            return
-        if self._must_wait():
+        if self._closing or not self._connection.has_more or self._must_wait():
             return  # whoever ends that calls `_update_reading`
         self.read_left(b"")  # an owner that takes data has left it
         self._update_reading()
@@ -297,7 +296,8 @@ class Channel(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet; after `close` they are waited for, too."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        size = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return size + sum(map(len, self._out)) if self._has_rest else size
 
     # Long frames
 
@@ -352,12 +352,10 @@ class Channel(asyncio.Protocol):
             self._budget.note(self, 0)
         if self._unsent_budget is not None:
             self._unsent_budget.note(self, 0)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
-            self._handshake_timer = None
+        for timer in (self._timer, self._handshake_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._handshake_timer = None
         self._tls = None
         if not self._closed.done():
             self._closed.set_result(None)
@@ -567,12 +565,12 @@ class Channel(asyncio.Protocol):
         assert transport is not None
         transport.write(frames)  # not `last_active`: it answers what has just been read
         if self._has_unsent or transport.get_write_buffer_size():
-            self._note_unsent(transport)
+            self._note_unsent()
 
-    def _note_unsent(self, transport: asyncio.Transport) -> None:
-        """Counts what waits in the transport for the peer."""
+    def _note_unsent(self) -> None:
+        """Counts what waits for the peer."""
         if self._unsent_budget is not None:
-            unsent = transport.get_write_buffer_size()
+            unsent = self.unsent_bytes
             self._has_unsent = unsent > 0
             self._unsent_budget.note(self, unsent)
 
@@ -626,7 +624,7 @@ class Channel(asyncio.Protocol):
         out = self._out
         if not out or self._closing or self._has_rest:
             return
-        self._out = []
+        self._out, self._out_known = [], (0, 0)
         transport = self._transport
         assert transport is not None
         now = self.last_active = self._loop.time()
@@ -641,7 +639,7 @@ class Channel(asyncio.Protocol):
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
-        self._note_unsent(transport)
+        self._note_unsent()
 
     def _encrypt(self, out: list[Buffer]) -> None:
         """Write some of what waits, and the rest in further turns: 16 MiB take some 40 ms."""
@@ -658,8 +656,8 @@ class Channel(asyncio.Protocol):
         if self._tls is None or self.transport.is_closing():
             return
         self._encrypt(self._out)
-        self._note_unsent(self.transport)
-        if self._out:
+        self._note_unsent()
+        if self._out or self.transport.is_closing():
             return
         self._has_rest = False
         if self._closing:
@@ -684,10 +682,14 @@ class Channel(asyncio.Protocol):
     def takes_more(self) -> bool:
         """Whether the peer takes answers: what it cannot be sent piles up here.
 
-        A long answer that waits is written first. True when the connection is closed.
+        Of much that waits it is written first. True when the connection is closed.
         """
-        if self._out and len(self._out[-1]) >= LONG_PIECE:
-            self._flush()
+        if self._out and not self._has_rest:
+            count, size = self._out_known
+            size += sum(map(len, self._out[count:]))
+            self._out_known = len(self._out), size
+            if size >= WRITTEN_FIRST:
+                self._flush()
         return self._closing or not (self._write_paused or self._has_rest)
 
     def when_writable(self, call: Callable[[], None]) -> None:
