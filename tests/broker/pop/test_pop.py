@@ -336,6 +336,23 @@ async def test_what_was_sent_is_dispatched_once_for_the_pops_of_a_turn(
     assert await peer.pop_all() == []
 
 
+async def test_pops_of_a_run_end_where_there_is_much_to_take(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is answered before their run has ended: no peer could say that it is enough."""
+    for number in range(8):
+        await peer.send(b"%d" % number * 100)
+    monkeypatch.setattr(pop_processor, "ANSWERED_SIZE_MAX", 500)
+    pops = peer.mq.broker.processors.pops
+    texts = {name: str(value) for name, value in peer.pop_fields(maxMsgNums=2).items()}
+    requests = [RemotingCommand(code=POP, ext_fields=dict(texts)) for _ in range(4)]
+    nobody: Any = [None] * len(requests)
+    answers = pops.pop(nobody, requests, math.inf)
+    sizes = [len(each.body_bytes()) for each in answers if each is not None]
+    assert len(sizes) == len(answers) < len(requests)
+    assert sum(sizes[:-1]) < 500 <= sum(sizes)
+
+
 async def test_what_the_store_refuses_is_not_acknowledged(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,12 +36,16 @@ class FakeChannel:
         self.local = Address("127.0.0.1", 10911)
         self.remote = Address("127.0.0.1", 50_000)
         self.is_closed = False
+        self.is_deaf = False
         self.take_stored = None
         self._connection = RemotingConnection()
         self.answers: list[RemotingCommand] = []
 
     def awaits(self, _opaque: int) -> bool:
         return True
+
+    def takes_more(self) -> bool:
+        return not self.is_deaf
 
     def unanswered(self, _opaque: int) -> None:
         """Nothing to do."""
@@ -331,6 +335,17 @@ async def test_pulls_stop_at_the_end_of_their_time(
     put(parts, 4)
     assert pull.pull([channel] * 3, [pull_request(each) for each in range(3)], 0.0) == [None]
     assert len(channel.answers) == 1
+
+
+async def test_pulls_stop_where_their_peer_takes_no_more(
+    parts: Parts, pull: PullMessageProcessor, channel: Any
+) -> None:
+    put(parts, 4)
+    other: Any = FakeChannel()
+    channel.is_deaf = True
+    asked = [pull_request(each) for each in range(4)]
+    assert pull.pull([channel, other, other, channel], asked, float("inf")) == [None] * 3
+    assert (len(channel.answers), len(other.answers)) == (1, 2)
 
 
 async def test_a_pull_is_held_until_it_is_woken(

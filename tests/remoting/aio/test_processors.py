@@ -831,3 +831,48 @@ async def test_stages_set_aside_what_nobody_would_take(channel: Any) -> None:
     await stage.aclose()
     channel.hear()
     assert len(channel.replies) == 5
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_rounds_ask_whether_a_peer_takes_more(channel: Any) -> None:
+    """Of what follows in the read nothing is served for it, be it in a burst or not."""
+    served: list[int] = []
+
+    def deafens(channel: Any, request: RemotingCommand) -> RemotingCommand:
+        channel.is_deaf = True
+        served.append(request.opaque)
+        return create_response(request, 0)
+
+    def burst(channels: Any, run: list[RemotingCommand]) -> list[RemotingCommand | None]:
+        for each, request in zip(channels, run, strict=True):
+            each.is_deaf = request.opaque % 10 == 1
+            served.append(request.opaque)
+        return [create_response(request, 0) for request in run]
+
+    table = ProcessorTable()
+    table.sync([9], deafens)
+    table.burst([7], burst)
+    table.burst([6], lambda channels, run: burst(channels, run))
+    table.sync([8], lambda channel, request: served.append(request.opaque))
+
+    def asked(start: int, *codes: int) -> list[RemotingCommand]:
+        return [RemotingCommand(code=code, opaque=start + n) for n, code in enumerate(codes)]
+
+    second, third = (cast(Any, FakeChannel()) for _ in range(2))
+    table.dispatch_turn(
+        [
+            (channel, asked(0, 9, 7, 8)),
+            (second, asked(10, 7, 7, 6)),
+            (third, asked(20, 7, 6, 8)),
+        ]
+    )
+    assert served == [0, 10, 11, 20, 21]
+    await turns(9)
+    assert served == [0, 10, 11, 20, 21]
+    for number, each in enumerate((channel, second, third)):
+        each.hear()
+        while table.has_put_off(each):
+            if each.is_deaf:
+                each.hear()
+            await asyncio.sleep(0)
+        assert [n for n in served if n // 10 == number] == [10 * number + n for n in range(3)]

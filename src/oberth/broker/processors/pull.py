@@ -198,7 +198,7 @@ class PullMessageProcessor:
     def pull(
         self, channels: Sequence[Channel], requests: Sequence[RemotingCommand], until: float
     ) -> list[RemotingCommand | None]:
-        """Answer now, or hold, as many as there is time for.
+        """Answer now, or hold, as many as there is time for and their peers take answers to.
 
         What a group may read of a topic, and which messages it wants, is looked up once for all.
         """
@@ -207,13 +207,13 @@ class PullMessageProcessor:
         answers: list[RemotingCommand | None] = []
         allowed: _Allowed = {}
         for channel, request in zip(channels, requests, strict=True):
+            if answers and (time() >= until or not channel.takes_more()):
+                break
             try:
                 answer = self._pull(channel, request, may_hold=True, allowed=allowed)
             except Exception as error:  # noqa: BLE001 - the others are served
                 answer = error_response(request, error)
             answers.append(answer)
-            if time() >= until:
-                break
         return answers
 
     def _pull_brought_in(

@@ -448,8 +448,9 @@ class ProcessorTable:
     ) -> None:
         """Serve ``codes`` on the loop, neighbours together as far as the time goes.
 
-        The handler looks at the clock after each request, and gives an entry for each that it
-        served. If it raises, all that it got are answered with code 1.
+        The handler looks at the clock between requests, and whether their channels take more. It
+        gives an entry for each that it served. If it raises, all that it got are answered with
+        code 1.
         """
         self._register(codes, Processor(_Kind.TIMED, handler, None, None), body_size_max)
 
@@ -561,6 +562,9 @@ class ProcessorTable:
             following = []
             for channel, requests, start in entries:
                 count = len(requests)
+                if start and not channel.takes_more():
+                    left.append((channel, requests[start:]))
+                    continue
                 processor = processors.get(requests[start].code)
                 if processor is None or not processor.joins:
                     if not something and loop.time() >= until:
@@ -571,7 +575,7 @@ class ProcessorTable:
                     if start == count:
                         continue
                     processor = processors.get(requests[start].code)
-                    if processor is None or not processor.joins:
+                    if processor is None or not processor.joins or not channel.takes_more():
                         left.append((channel, requests[start:]))
                         continue
                 end = start + 1
