@@ -72,6 +72,17 @@ HELD_READS: Final = (
 """Codes whose processors ask `HAService.refuses_readers` themselves, each time a request that waits
 or whose messages had to be brought in is served again."""
 
+LASTING: Final = (
+    Code.SEND_MESSAGE,
+    Code.SEND_MESSAGE_V2,
+    Code.SEND_BATCH_MESSAGE,
+    Code.END_TRANSACTION,
+    Code.UPDATE_CONSUMER_OFFSET,
+    Code.UNLOCK_BATCH_MQ,
+)
+"""Codes that clients send one-way, the last two of them just before they close the connection. They
+are served also where it has closed before their turn."""
+
 SHOWS_LOG: Final = frozenset(
     {
         # messages
@@ -312,6 +323,7 @@ def register(table: ProcessorTable, of: Processors, config: BrokerConfig) -> Non
         RETENTION: Stage(RETENTION, tasks=1, queue_max=64, wait_ms_max=wait_ms),
         RELAY: Stage(RELAY, tasks=64),
     }
+    table.let_last(LASTING)
     for row in rows(of):
         reject = refuse if SHOWS_LOG.issuperset(row.codes) else None
         match row:

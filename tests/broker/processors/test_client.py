@@ -78,9 +78,11 @@ async def test_members_of_most_groups_are_listed_at_once(
     sliced = []
     start = Slices.start
 
-    def noted(slices: Slices, channel: Any, request: RemotingCommand, handler: Any) -> None:
+    def noted(
+        slices: Slices, channel: Any, request: RemotingCommand, handler: Any, *, lasts: bool
+    ) -> None:
         sliced.append(request.code)
-        start(slices, channel, request, handler)
+        start(slices, channel, request, handler, lasts=lasts)
 
     monkeypatch.setattr(Slices, "start", noted)
     for count, is_sliced in ((IDS_A_TURN, False), (IDS_A_TURN + 1, True)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from oberth.broker.acl.access_control import AccessControl, _GuardedTable
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand
 
 KEY = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
 
@@ -133,6 +137,49 @@ async def test_locks(live: Any) -> None:
     assert (await live.peer.call(42, None, body("one"))).code == 0
     response = await live.peer.call(41, None, body("two"))
     assert json.loads(response.body_bytes()) == {"lockOKMQSet": [queue]}
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_last_words_are_heard_although_the_connection_has_closed(
+    make_live: Any, is_guarded: bool
+) -> None:
+    """A consumer that shuts down commits and gives its locks back, one-way, and closes."""
+    live = await make_live()
+    queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+
+    def body(client: str) -> bytes:
+        return json.dumps({"consumerGroup": "G", "clientId": client, "mqSet": [queue]}).encode()
+
+    def oneway(code: int, fields: dict[str, str] | None, data: bytes = b"") -> RemotingCommand:
+        return RemotingCommand(code=code, flag=ONEWAY_FLAG, ext_fields=fields, body=data)
+
+    for _ in range(5):
+        await live.peer.send("T")
+    assert (await live.peer.call(41, None, body("one"))).code == 0
+    table = live.broker.services.processors
+    if is_guarded:
+        access: Any = AccessControl.__new__(AccessControl)
+        access.admitted = lambda channel, requests, until: (requests, len(requests))
+        table = _GuardedTable(table, access)
+    (channel,) = live.broker.server.channels
+    heartbeat = {"clientID": "c", "producerDataSet": [{"groupName": "P"}]}
+    table._put_off.add(
+        channel,
+        [
+            oneway(34, None, json.dumps(heartbeat).encode()),
+            oneway(15, {**KEY, "commitOffset": "3"}),
+            oneway(42, None, body("one")),
+        ],
+    )
+    channel.abort()
+    while table.has_put_off(channel):  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+    other = live.another()
+    assert (await other.call(14, KEY)).fields["offset"] == "3"
+    response = await other.call(41, None, body("two"))
+    assert json.loads(response.body_bytes()) == {"lockOKMQSet": [queue]}
+    # Nothing is kept by the channel that has gone.
+    assert not live.broker.parts.producers.has_clients("P")
 
 
 async def test_lock_bodies_that_are_none(live: Any) -> None:

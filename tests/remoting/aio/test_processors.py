@@ -24,7 +24,7 @@ from oberth.remoting.aio.stage import (
     waiting_size,
 )
 from oberth.remoting.code import ResponseCode
-from oberth.remoting.command import RemotingCommand, create_response
+from oberth.remoting.command import ONEWAY_FLAG, RemotingCommand, create_response
 
 BOUND_S = 100.0
 """For what must happen: only a test that hangs takes so long."""
@@ -876,3 +876,59 @@ async def test_rounds_ask_whether_a_peer_takes_more(channel: Any) -> None:
                 each.hear()
             await asyncio.sleep(0)
         assert [n for n in served if n // 10 == number] == [10 * number + n for n in range(3)]
+
+
+def oneway(code: int, opaque: int) -> RemotingCommand:
+    return RemotingCommand(code=code, opaque=opaque, flag=ONEWAY_FLAG)
+
+
+async def test_what_lasts_is_served_although_its_connection_has_closed(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that shuts down commits one-way, and closes: some had not been begun by then."""
+    work = Work(monkeypatch)
+    work.table.sync([9], work.one)
+    work.table.let_last([9])
+    channel.is_deaf = True
+    mixed = [
+        *requests(2),
+        oneway(9, 2),
+        oneway(7, 3),
+        RemotingCommand(code=9, opaque=4),
+        *[oneway(9, 5 + n) for n in range(processors.ROUND_MAX)],
+    ]
+    work.table.dispatch(channel, mixed)
+    await turns(9)
+    assert work.served == [0]
+    channel.is_closed = True
+    channel.hear()
+    while work.table.has_put_off(channel):
+        assert await work.turn() <= round(processors.TURN_S / 0.001) + 1
+    assert work.served == [0, 2, *range(5, 5 + processors.ROUND_MAX)]
+    assert (channel.in_work, channel.in_work_bytes, channel.is_held) == (0, 0, False)
+    assert work.table._put_off.waiting_bytes == 0
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_what_lasts_is_done_in_slices_although_its_connection_has_closed(
+    channel: Any,
+) -> None:
+    done: list[int] = []
+
+    def sliced(channel: Channel, request: RemotingCommand) -> Slicing:
+        yield
+        done.append(request.opaque)
+        return create_response(request, 0)
+
+    table = ProcessorTable()
+    table.sliced([7, 9], sliced)
+    table.let_last([9])
+    mixed = [oneway(9, 0), oneway(7, 1), RemotingCommand(code=9, opaque=2), oneway(9, 3)]
+    for fast in (table, table.without([1])):
+        done.clear()
+        fast.dispatch(channel, mixed)
+        channel.is_closed = True
+        await turns(20)
+        assert done == [0, 3]
+        assert (channel.in_work_bytes, table._slices.waiting_bytes) == (0, 0)
+        channel.is_closed = False

@@ -924,6 +924,36 @@ async def test_short_answers_are_counted_before_it_is_asked_for_more(
     writer.close()
 
 
+async def test_what_lasts_is_served_when_who_takes_nothing_closes(
+    start_server: StartServer,
+) -> None:
+    """Its last words stood behind requests whose answers it did not take."""
+    served: list[int] = []
+
+    def answer(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        served.append(request.opaque)
+        return create_response(request, 0, body=bytes(1 << 20))
+
+    table = ProcessorTable()
+    table.sync([ECHO, SILENT], answer)
+    table.let_last([SILENT])
+    server = await start_server(table)
+    _, writer = await asyncio.open_connection(*server.address, limit=1)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    asked = [RemotingCommand(code=ECHO, opaque=n) for n in range(40)]
+    last = [RemotingCommand(code=SILENT, opaque=n, flag=ONEWAY_FLAG) for n in (98, 99)]
+    writer.write(b"".join(map(encode_frame_bytes, [*asked, *last])))
+    async with asyncio.timeout(BOUND_S):
+        while not [each for each in server.channels if each._write_paused]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert 98 not in served
+        writer.transport.abort()
+        while 99 not in served:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0)
+    assert served[-2:] == [98, 99]
+    assert len(served) < len(asked)
+
+
 async def test_who_takes_nothing_does_not_keep_what_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -441,7 +441,7 @@ class _GuardedTable(ProcessorTable):
         super().__init__()
         self._inner = inner
         self._access = access
-        self._put_off = PutOff(self._admit_late)
+        self._put_off = PutOff(self._admit_late, inner.lasts)
 
     def dispatch(self, channel: Channel, requests: list[RemotingCommand]) -> None:
         """Serve those that are admitted, in order."""

@@ -130,15 +130,16 @@ BURST_MAX: Final = 256
 class _Sliced:
     """A request that is worked on in slices, or will be."""
 
-    __slots__ = ("has_begun", "request", "size", "work")
+    __slots__ = ("has_begun", "lasts", "request", "size", "work")
 
     def __init__(
-        self, request: RemotingCommand, work: _Work, size: int, *, has_begun: bool
+        self, request: RemotingCommand, work: _Work, size: int, *, has_begun: bool, lasts: bool
     ) -> None:
         self.request = request
         self.work = work
         self.size = size
         self.has_begun = has_begun
+        self.lasts = lasts  # whether it is done although the connection has closed
 
 
 class Slices:
@@ -147,7 +148,8 @@ class Slices:
     One slice a turn, however many requests wait: so the loop is held by one slice, not by their
     number. A channel's requests are worked on one after the other: so what is gathered for answers
     is bounded by the channels. While its peer takes no answers none is begun; what is begun goes on
-    to its end, since it may hold what others wait for. All methods belong to the loop's thread.
+    to its end, since it may hold what others wait for. When the connection closes they are given
+    up but for those that last. All methods belong to the loop's thread.
 
     Attributes:
         waiting_bytes: of all requests that wait but for those of peers that take no answers, see
@@ -164,7 +166,14 @@ class Slices:
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._work or channel in self._deaf
 
-    def start(self, channel: Channel, request: RemotingCommand, handler: SlicedHandler) -> None:
+    def start(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        handler: SlicedHandler,
+        *,
+        lasts: bool = False,
+    ) -> None:
         """Do the first slice at once, and all of it if that is all."""
         if self.waiting_bytes > SLICED_BYTES_MAX:
             remark = (
@@ -178,7 +187,7 @@ class Slices:
         if begins and not self._step(channel, request, work):
             return
         size = waiting_size(request)
-        each = _Sliced(request, work, size, has_begun=begins)
+        each = _Sliced(request, work, size, has_begun=begins, lasts=lasts)
         channel.work_started(size)
         if channel in self._deaf:
             self._deaf[channel].append(each)
@@ -202,7 +211,8 @@ class Slices:
         each = own[0]
         if each.has_begun or channel.takes_more():
             each.has_begun = True
-            if channel.is_closed or not self._step(channel, each.request, each.work):
+            is_given_up = channel.is_closed and not each.lasts
+            if is_given_up or not self._step(channel, each.request, each.work):
                 own.popleft()
                 channel.work_finished(each.size)
                 self.waiting_bytes -= each.size
@@ -253,18 +263,23 @@ class PutOff:
 
     A read of 256 KiB may hold two thousand requests, each of which asks for all that a broker
     knows. A channel that has put off requests is not read from; what else it has sent is served
-    after them, and none of it while the peer takes no answers. All methods belong to the loop's
-    thread.
+    after them, and none of it while the peer takes no answers. When the connection closes, what
+    lasts is still served. All methods belong to the loop's thread.
 
     Attributes:
         waiting_bytes: of all requests that wait but for those of peers that take no answers, see
             `waiting_size`. Those count as work of their connections.
     """
 
-    __slots__ = ("_deaf", "_serve", "_waiting", "waiting_bytes")
+    __slots__ = ("_deaf", "_lasts", "_serve", "_waiting", "waiting_bytes")
 
-    def __init__(self, serve: Callable[[list[Asked], float], list[Left]]) -> None:
+    def __init__(
+        self,
+        serve: Callable[[list[Asked], float], list[Left]],
+        lasts: Callable[[RemotingCommand], bool],
+    ) -> None:
         self._serve = serve
+        self._lasts = lasts
         self._waiting: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
         self._deaf: dict[Channel, deque[tuple[RemotingCommand, int]]] = {}
         self.waiting_bytes = 0
@@ -310,9 +325,9 @@ class PutOff:
         while self._waiting:
             asked = []
             for channel, waiting in list(islice(self._waiting.items(), ROUND_MAX)):
-                if channel.is_closed:
-                    self._served(channel, waiting, len(waiting))
-                elif channel.takes_more():
+                if channel.is_closed and not self._keep_lasting(channel, waiting):
+                    continue
+                if channel.takes_more():
                     channel.cork()
                     some = [request for request, _ in islice(waiting, ROUND_MAX)]
                     asked.append((channel, some, 0))
@@ -330,6 +345,16 @@ class PutOff:
             if self._waiting and loop.time() >= until:
                 loop.call_soon(self._go_on)
                 return
+
+    def _keep_lasting(self, channel: Channel, waiting: deque[tuple[RemotingCommand, int]]) -> bool:
+        """Give up what waits of a closed channel but for what lasts; whether that is anything."""
+        lasting = [each for each in waiting if self._lasts(each[0])]
+        given_up = [each for each in waiting if not self._lasts(each[0])]
+        if given_up:
+            waiting.clear()
+            waiting.extend(given_up + lasting)
+            self._served(channel, waiting, len(given_up))
+        return bool(lasting)
 
     def _served(
         self, channel: Channel, waiting: deque[tuple[RemotingCommand, int]], count: int
@@ -380,7 +405,8 @@ class ProcessorTable:
         self._body_size_max = body_size_max
         self._body_sizes_max: dict[int, int] = {}
         self._slices = Slices()
-        self._put_off = PutOff(self._serve_late)
+        self._put_off = PutOff(self._serve_late, self.lasts)
+        self._lasting: frozenset[int] = frozenset()
         self.going_away = False
 
     def sync(
@@ -454,6 +480,18 @@ class ProcessorTable:
         """
         self._register(codes, Processor(_Kind.TIMED, handler, None, None), body_size_max)
 
+    def let_last(self, codes: Iterable[int]) -> None:
+        """Serve one-way requests of ``codes`` also when their connection closes before their turn.
+
+        Clients send them last of all. Their handlers must keep nothing by the channel, whose
+        owner has been told already that it is gone.
+        """
+        self._lasting |= frozenset(codes)
+
+    def lasts(self, request: RemotingCommand) -> bool:
+        """Whether a request is served although its connection has closed."""
+        return request.is_oneway and request.code in self._lasting
+
     def _register(
         self, codes: Iterable[int], processor: Processor, body_size_max: int | None
     ) -> None:
@@ -494,6 +532,7 @@ class ProcessorTable:
         other._stages = self._stages
         other._slices = self._slices
         other._put_off = self._put_off
+        other._lasting = self._lasting
         other._body_size_max = self._body_size_max
         other._body_sizes_max = self._body_sizes_max
         left_out = set(codes)
@@ -696,7 +735,12 @@ class ProcessorTable:
                     except Exception as error:  # noqa: BLE001 - the requester hears of it
                         channel.reply(request, error_response(request, error))
                         continue
-                self._slices.start(channel, request, cast(SlicedHandler, processor.handler))
+                self._slices.start(
+                    channel,
+                    request,
+                    cast(SlicedHandler, processor.handler),
+                    lasts=self.lasts(request),
+                )
         elif processor.stage is not None:
             processor.stage.submit(
                 channel, run, cast("SyncHandler | AsyncHandler", processor.handler)
