@@ -127,6 +127,7 @@ BOUNDED = {
     "remoting/aio/server.py:RemotingServer._turn_data": "one turn of the loop",
     "remoting/aio/server.py:RemotingServer.channels": "as many as leave descriptors to the store",
     "remoting/aio/stage.py:Stage._deaf": "as `Stage._queue`",
+    "remoting/aio/stage.py:Stage._heard": "the same ones",
     "remoting/aio/stage.py:Stage._done": "of what was in work",
     "remoting/aio/stage.py:Stage._queue": "32 MiB a connection, then it is not read from",
     "remoting/aio/stage.py:Stage._tasks": "as many as the stage has",

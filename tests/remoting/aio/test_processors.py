@@ -932,3 +932,101 @@ async def test_what_lasts_is_done_in_slices_although_its_connection_has_closed(
         assert done == [0, 3]
         assert (channel.in_work_bytes, table._slices.waiting_bytes) == (0, 0)
         channel.is_closed = False
+
+
+async def test_stages_do_nothing_for_who_has_gone(channel: Any) -> None:
+    """What was set aside was done when its connection had closed, however late that was."""
+    done: list[int] = []
+
+    async def work(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        done.append(request.opaque)
+        return create_response(request, 0)
+
+    stage = Stage("tasks", tasks=1)
+    other = cast(Any, FakeChannel())
+    stage.submit(other, requests(1, 10), work)
+    stage.submit(channel, [*requests(2), oneway(7, 2), *requests(1, 3)], work)
+    channel.is_deaf = True
+    await other.wait_replies(1)
+    await turns(9)
+    assert (done, channel.in_work) == ([10], 4)
+    channel.is_closed = True
+    channel.hear()
+    await turns(9)
+    assert done == [10, 2]
+    assert (channel.in_work, channel.in_work_bytes, stage.working) == (0, 0, 0)
+    channel.is_closed = False
+    channel.is_deaf = True
+    stage.submit(other, requests(1, 11), work)
+    stage.submit(channel, requests(1), work)
+    await other.wait_replies(2)
+    channel.is_closed = True
+    channel.hear()
+    await turns(9)
+    assert (done, channel.in_work, stage._deaf) == ([10, 2, 11], 0, {})
+    await stage.aclose()
+
+
+async def test_what_a_stage_set_aside_takes_turns_with_others(channel: Any) -> None:
+    """It was put before all others, also beyond what the queue has room for."""
+    done: list[int] = []
+    release = asyncio.Event()
+
+    async def work(channel: Any, request: RemotingCommand) -> RemotingCommand:
+        await release.wait()
+        done.append(request.opaque)
+        channel.is_deaf = request.opaque == 1
+        return create_response(request, 0)
+
+    stage = Stage("tasks", tasks=1, queue_max=4)
+    other = cast(Any, FakeChannel())
+    stage.submit(other, requests(1, 10), work)
+    stage.submit(channel, requests(4), work)
+    channel.is_deaf = True
+    release.set()
+    await turns(9)
+    assert (done, stage.queue_size, channel.in_work) == ([10], 0, 4)
+    release.clear()
+    stage.submit(other, requests(4, 11), work)
+    channel.hear()
+    stage.submit(channel, requests(1, 4), work)  # behind what else there is of it
+    assert (stage.queue_size, channel.in_work) == (3, 5)
+    stage.submit(other, requests(2, 15), work)
+    assert [opaque for opaque, reply in other.replies if reply.code] == [16]
+    release.set()
+    # Its first two answers are so long that it does not take the others.
+    await turns(40)
+    assert done == [10, 11, 0, 12, 1, 13, 14, 15]
+    channel.hear()
+    await channel.wait_replies(5)
+    assert [opaque for opaque, _ in channel.replies] == [0, 1, 2, 3, 4]
+    assert (channel.in_work, stage._deaf, stage._heard) == (0, {}, {})
+    await stage.aclose()
+
+
+async def test_what_a_stage_set_aside_keeps_its_order(channel: Any) -> None:
+    """Also where its peer takes answers again before all of it has left the queue."""
+    release = asyncio.Event()
+
+    async def work(channel: Any, request: RemotingCommand) -> RemotingCommand:
+        await release.wait()
+        return create_response(request, 0)
+
+    stage = Stage("tasks", tasks=1)
+    other = cast(Any, FakeChannel())
+    stage.submit(other, requests(1, 10), work)
+    stage.submit(channel, requests(2), work)
+    stage.submit(other, requests(1, 11), work)
+    stage.submit(channel, requests(2, 2), work)
+    channel.is_deaf = True
+    release.set()
+    await other.wait_replies(1)
+    assert stage.queue_size == 2
+    channel.is_deaf = False  # `_take_up` is called in a turn of its own
+    await other.wait_replies(2)
+    await turns(9)
+    assert channel.replies == []
+    channel.hear()
+    await channel.wait_replies(4)
+    assert [opaque for opaque, _ in channel.replies] == [0, 1, 2, 3]
+    await stage.aclose()

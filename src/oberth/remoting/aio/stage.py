@@ -99,6 +99,8 @@ class Stage:
         )
         self._queue: deque[_Job] = deque()
         self._deaf: dict[Channel, deque[_Job]] = {}  # what waits until its peer takes answers
+        self._heard: dict[Channel, None] = {}  # those of them whose peers take answers again
+        self._queue_is_next = False
         self._done: deque[tuple[_Job, RemotingCommand | None]] = deque()
         self._done_lock = threading.Lock()  # guards _wakeup_pending
         self._wakeup_pending = False
@@ -210,22 +212,48 @@ class Stage:
         some in a turn.
         """
         passed = 0
-        while self._queue and self._working < self._worker_max:
-            next_job = self._queue.popleft()
-            if self._expired(next_job):
-                self._answer_expired(next_job)
-            elif next_job.channel.takes_more():
+        while self._working < self._worker_max and (self._queue or self._heard):
+            next_job = self._next()
+            if next_job is not None and not self._expired(next_job):
                 self._start(next_job)
                 continue
-            else:
-                self._set_aside(next_job)
+            if next_job is not None:
+                self._answer_expired(next_job)
             passed += 1
             if passed == EXPIRED_A_TURN:
                 assert self._loop is not None
                 self._loop.call_soon(self._start_next)
                 break
-        if self._idle is not None and not self._working and not self._queue:
+        if self._idle is not None and not (self._working or self._queue or self._heard):
             self._idle.set()
+
+    def _next(self) -> _Job | None:
+        """The next job; None: it is set aside.
+
+        What was set aside and may go on takes turns with what waits in the queue: it was there
+        before, but others have not waited for it, and there may be more of it than the queue has
+        room for. Of one channel all come in their order.
+        """
+        if self._heard and not (self._queue and self._queue_is_next):
+            self._queue_is_next = True
+            channel = next(iter(self._heard))
+            del self._heard[channel]
+            if not channel.takes_more():
+                channel.when_writable(lambda: self._take_up(channel))
+                return None
+            jobs = self._deaf[channel]
+            job = jobs.popleft()
+            if jobs:
+                self._heard[channel] = None  # after the others
+            else:
+                del self._deaf[channel]
+            return job
+        self._queue_is_next = False
+        job = self._queue.popleft()
+        if not self._expired(job) and (job.channel in self._deaf or not job.channel.takes_more()):
+            self._set_aside(job)
+            return None
+        return job
 
     def _set_aside(self, job: _Job) -> None:
         """Have it wait for its peer. So long it counts as work of its connection alone."""
@@ -237,11 +265,20 @@ class Stage:
             channel.when_writable(lambda: self._take_up(channel))
 
     def _take_up(self, channel: Channel) -> None:
-        jobs = self._deaf.pop(channel, None)
-        if jobs is not None:
-            self._queue.extendleft(reversed(jobs))  # they were there before the others
-            self._start_next()
-            self._sweep_soon()
+        jobs = self._deaf.get(channel)
+        if jobs is None:
+            return  # the stage was closed meanwhile
+        if channel.is_closed:
+            # What wants an answer is done for nobody.
+            self._deaf[channel] = deque(job for job in jobs if job.request.is_oneway)
+            for job in jobs:
+                if not job.request.is_oneway:
+                    channel.work_finished(job.size)
+            if not self._deaf[channel]:
+                del self._deaf[channel]
+                return
+        self._heard[channel] = None
+        self._start_next()
 
     def _expired(self, job: _Job) -> bool:
         if self.wait_ms_max is None:
@@ -283,7 +320,7 @@ class Stage:
     async def aclose(self, grace_s: float = 5.0) -> None:
         """Refuse new requests, give those at work ``grace_s`` seconds, cancel what is left."""
         self._closed = True
-        if self._working or self._queue:
+        if self._working or self._queue or self._heard:
             self._idle = asyncio.Event()
             try:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
@@ -297,6 +334,7 @@ class Stage:
                 )
         self._queue.clear()
         self._deaf.clear()
+        self._heard.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._tasks):
