@@ -10,7 +10,7 @@ from oberth.errors import StoreError, StoreFullError
 from oberth.store.sync_guard import SyncGuard
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, None])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ENOMEM, errno.EACCES, None])
 def test_after_a_failed_sync_none_is_tried(number: int | None) -> None:
     guard = SyncGuard("/store: queues")
     with guard.watch():
@@ -20,6 +20,18 @@ def test_after_a_failed_sync_none_is_tried(number: int | None) -> None:
     assert guard.has_failed
     with pytest.raises(StoreError, match="/store: queues: a sync has failed"), guard.watch():
         raise AssertionError("not tried")
+    with pytest.raises(StoreError, match="a sync has failed"):
+        guard.check()
+
+
+def test_a_sync_that_is_tried_in_any_case_is_noted() -> None:
+    guard = SyncGuard("/store: queues")
+    with pytest.raises(OSError, match="broken"), guard.note():
+        raise OSError(errno.EIO, "broken")
+    assert guard.has_failed
+    with guard.note():
+        pass
+    assert guard.has_failed
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.EBADF])

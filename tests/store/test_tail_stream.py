@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oberth.errors import StoreCorruptError, StoreFullError
+from oberth.errors import StoreCorruptError, StoreError, StoreFullError
 from oberth.store import tail_stream
 from oberth.store.files import OsFileSystem
+from oberth.store.sync_guard import SyncGuard
 from oberth.store.tail_stream import FilePool, TailStream
 
 FILE_SIZE = 200
@@ -206,6 +208,41 @@ def test_a_failed_sync_is_tried_again(tmp_path: Path) -> None:
         pool.sync()
     files.fail_sync = False
     assert pool.sync() == 3
+    pool.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EACCES, errno.EIO])
+def test_a_file_that_cannot_be_opened_is_no_failed_sync(tmp_path: Path, number: int) -> None:
+    class Shut(Recorder):
+        is_shut = False
+
+        def open(self, path: str, **named: Any) -> Any:
+            if self.is_shut:
+                raise OSError(number, "shut", path)
+            return super().open(path, **named)
+
+    files = Shut()
+    guard = SyncGuard("queues")
+    pool = FilePool(files, open_files_max=0, watch=guard.watch)
+    append(TailStream(pool, f"{tmp_path}/0", FILE_SIZE), b"x")
+    pool.write_behind()
+    files.is_shut = True
+    with pytest.raises(OSError, match="shut"):
+        pool.sync()
+    files.is_shut = False
+    assert pool.sync() == 1
+    append(TailStream(pool, f"{tmp_path}/1", FILE_SIZE), b"x")
+    pool.write_behind()
+    files.fail_sync = True
+    with pytest.raises(OSError, match="broken disk"):
+        pool.sync()
+    files.fail_sync = False
+    for _ in range(2):
+        with pytest.raises(StoreError, match="a sync has failed"):
+            pool.sync()
+    pool.forget(f"{tmp_path}/1/{0:020d}")
+    with pytest.raises(StoreError, match="a sync has failed"):
+        pool.sync()  # there is nothing to sync, and what is there is not known
     pool.close()
 
 

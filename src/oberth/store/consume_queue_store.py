@@ -72,8 +72,10 @@ class ConsumeQueueStore:
     ) -> None:
         self.files = files
         self.config = config
-        self.pool = FilePool(files, writable=writable, open_files_max=open_files_max)
         self.syncs = SyncGuard(f"{config.store_path_root_dir}: queues")
+        self.pool = FilePool(
+            files, writable=writable, open_files_max=open_files_max, watch=self.syncs.watch
+        )
         self.table: dict[str, dict[int, Queue]] = {}
         self._attributes = topic_attributes
         self._lock = threading.Lock()  # guards changes of table
@@ -328,8 +330,7 @@ class ConsumeQueueStore:
             StoreFullError: the disk has no room; the rest stays in memory.
         """
         self.write_behind()
-        with self.syncs.watch():
-            return self.pool.sync()
+        return self.pool.sync()
 
     def sync_written(self, log_offset: int) -> int:
         """Makes durable what is in the files; needs no room on the disk.
@@ -353,8 +354,7 @@ class ConsumeQueueStore:
                 start = stream.read(stream.written, _OFFSET_SIZE)
                 if len(start) == _OFFSET_SIZE:
                     log_offset = min(log_offset, int.from_bytes(start, "big", signed=True))
-        with self.syncs.watch():
-            self.pool.sync()
+        self.pool.sync()
         return log_offset
 
     def refresh(self, log_end_offset: int) -> None:

@@ -19,7 +19,8 @@ from typing import Final
 from oberth.errors import StoreError
 
 _LOG: Final = logging.getLogger(__name__)
-# A file could not be opened, or was deleted or closed meanwhile: nothing of it is lost.
+# No sync says so: a directory could not be opened, or what was to be synced was deleted or closed
+# meanwhile. Other numbers tell nothing apart: where files are opened, nobody watches.
 _NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.EBADF)
 
 
@@ -33,19 +34,37 @@ class SyncGuard:
         self.has_failed = False
         """Whether a sync has failed: all later ones are refused."""
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Around syncs.
+    def check(self) -> None:
+        """Refuses what only a sync could vouch for.
 
         Raises:
-            StoreError: one has failed before.
-            OSError: one of these failed.
+            StoreError: one has failed.
         """
         if self.has_failed:
             raise StoreError(
                 f"{self._what}: a sync has failed, so what is on the disk is known again only when "
                 "the store has been opened anew"
             )
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Around syncs that are to be believed, and nothing else.
+
+        Raises:
+            StoreError: one has failed before.
+            OSError: one of these failed.
+        """
+        self.check()
+        with self.note():
+            yield
+
+    @contextmanager
+    def note(self) -> Iterator[None]:
+        """Around syncs that are tried in any case.
+
+        Raises:
+            OSError: one of these failed.
+        """
         try:
             yield
         except OSError as error:

@@ -21,6 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from oberth.errors import StoreCorruptError
@@ -92,7 +93,11 @@ class _OpenFile:
 
 
 class FilePool:
-    """The open files, unwritten and unsynced streams of a store's queues. Thread-safe."""
+    """The open files, unwritten and unsynced streams of a store's queues. Thread-safe.
+
+    ``watch`` is put around each sync, also where there is nothing to sync; not
+    around what opens a file.
+    """
 
     def __init__(
         self,
@@ -100,10 +105,12 @@ class FilePool:
         *,
         writable: bool = True,
         open_files_max: int = OPEN_FILES_MAX,
+        watch: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.files = files
         self.writable = writable
         self.open_files_max = open_files_max
+        self._watch = watch
         # Guards the position `written` of every stream: one of them is written out at a time.
         self.write_lock = threading.RLock()
         # A thread that says what is durable must wait for what another one is just syncing.
@@ -249,8 +256,10 @@ class FilePool:
             directories, self._new_names = self._new_names, set()
         count = len(paths)
         try:
-            if count > SYNC_FILES_MAX and self.files.sync_all(os.path.dirname(next(iter(paths)))):
-                paths, directories = set(), set()
+            if count > SYNC_FILES_MAX:
+                with self._watch():
+                    if self.files.sync_all(os.path.dirname(next(iter(paths)))):
+                        paths, directories = set(), set()
             while paths:
                 path = paths.pop()
                 try:
@@ -258,7 +267,8 @@ class FilePool:
                 except BaseException:
                     paths.add(path)
                     raise
-            sync_nearest_directories(self.files, directories)
+            with self._watch():
+                sync_nearest_directories(self.files, directories)
             directories = set()
         finally:
             if paths or directories:
@@ -272,7 +282,8 @@ class FilePool:
             opened = self.get(path)
         except FileNotFoundError:
             return  # deleted meanwhile
-        opened.sync()
+        with self._watch():
+            opened.sync()
 
     def close(self) -> None:
         """Closes every file that nobody is just using. Unwritten bytes are not written."""
