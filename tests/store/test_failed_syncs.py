@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store.test_compaction import Kept
+from tests.store.test_compaction import Kept, T
 
 from oberth.errors import StoreError
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
-from oberth.store import message_store
+from oberth.store import compaction_store, message_store
+from oberth.store.compaction_store import CompactionStore
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.recovery_state import load_state
@@ -80,6 +81,19 @@ class Rig:
             assert message is not None
             assert message.body == body
             assert store.query_message("t", f"k{n}", 9, 0, 1 << 62).commit_log_offsets == [at]
+
+
+def run_queue_flush(store: MessageStore, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """Some turns of the thread that writes queues behind."""
+    left = [rounds]
+
+    def wait(_seconds: float) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._stopping, "wait", wait)
+        store._run_queue_flush()
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
@@ -159,6 +173,20 @@ def test_the_background_tries_no_check_point_after_a_failed_sync(
     assert rig.store.flags.is_writeable
     monkeypatch.undo()
     rig.store.shutdown()
+
+
+def test_a_check_point_that_fails_in_the_background_costs_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "CHECKPOINT_INTERVAL_S", 0.0)
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(20)
+    rig.fail("consumequeue")
+    run_queue_flush(rig.store, monkeypatch, 1)
+    assert rig.store.has_failed_syncs
+    assert rig.store.flags.is_writeable
+    rig.store.kill()
 
 
 def test_a_full_index_file_that_could_not_be_synced_is_not_said_to_be_safe(tmp_path: Path) -> None:
@@ -265,6 +293,98 @@ def test_a_note_that_cannot_be_made_is_said(
         rig.store.flush()
     assert "restart the machine" in caplog.text
     rig.store.shutdown()
+
+
+def fill_segment(kept: Kept, disk: FaultDisk) -> CompactionStore:
+    """Compacted logs of which a sync has failed, and messages for more than their segment."""
+    compaction = kept.store.compaction
+    assert compaction is not None
+    kept.put("k", b"first")
+    compaction.follow()
+    disk.fails, disk.fails_at = True, "compaction"
+    with pytest.raises(OSError, match="injected"):
+        kept.store.checkpoint_now()
+    disk.fails = False
+    for n in range(130):
+        kept.put(f"k{n}", b"%d" % n)
+    return compaction
+
+
+def offsets(store: MessageStore, queue_id: int = 0) -> list[int]:
+    """What a reader finds of the compaction topic before it has to wait."""
+    found: list[int] = []
+    while True:
+        result = store.get_message("G", T, queue_id, found[-1] + 1 if found else 0, 32)
+        if not result.message_count:
+            return found
+        found += result.queue_offsets
+
+
+def test_messages_are_taken_and_read_after_a_failed_sync_of_a_compacted_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    fill_segment(kept, disk)
+    assert len(offsets(kept.store)) < 131, "it stops at the segment's end"
+    for _ in range(5):
+        offsets(kept.store)
+        run_queue_flush(kept.store, monkeypatch, 2)
+        assert kept.store.flags.is_writeable
+    kept.put("k", b"last")
+    assert offsets(kept.store) == list(range(132))
+    with pytest.raises(StoreError, match="a sync has failed"):
+        kept.store.checkpoint_now()
+    kept.store.kill()
+
+
+def test_a_segment_whose_sync_failed_is_on_the_disk_before_the_next_begins(tmp_path: Path) -> None:
+    """The next start reads it no more; so what a loss of power takes of it would be missed."""
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    fill_segment(kept, disk).follow()
+    sealed = kept.segments()[:-1]
+    assert sealed
+    kept.store.kill()
+    image = tmp_path / "image"
+    image.mkdir()
+    disk.crash_image(str(image), str(kept.root), random.Random(1), 0.0)
+    for folder, names in zip(
+        ("compactionLog", "compactionCq"), zip(*sealed, strict=True), strict=True
+    ):
+        for name in names:
+            path = Path("compaction") / folder / T / "0" / name
+            assert (image / path).read_bytes() == (kept.root / path).read_bytes()
+
+
+def test_a_compacted_log_that_cannot_go_on_keeps_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its readers wait at the end of its segment; of others all is read, and messages are taken."""
+    monkeypatch.setattr(compaction_store, "_STUCK_RETRY_S", 3600.0)
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    compaction = fill_segment(kept, disk)
+    for n in range(130):
+        message = MessageExtBrokerInner.of(T, b"%d" % n, keys=f"k{n}", queue_id=1)
+        kept.store.append_messages([message])
+    kept.store.dispatch_nowait()
+    disk.fails, disk.fails_at = True, f"{T}/0/"
+    for queue_id in (0, 1):
+        assert len(offsets(kept.store, queue_id)) < 130
+    for _ in range(3):
+        run_queue_flush(kept.store, monkeypatch, 3)
+        assert kept.store.flags.is_writeable
+        assert len(offsets(kept.store, 0)) < 130
+    assert len(offsets(kept.store, 1)) == 130
+    assert caplog.text.count("could not be copied") == 1, "a try writes much, and readers ask often"
+    compaction.run()
+    assert caplog.text.count("could not be copied") == 2
+    disk.fails = False
+    compaction._retry_s = 0.0
+    run_queue_flush(kept.store, monkeypatch, 1)
+    assert offsets(kept.store, 0) == list(range(131))
+    kept.store.kill()
 
 
 @pytest.mark.parametrize("where", ["at the check point", "at a segment's end"])

@@ -49,6 +49,7 @@ from oberth.store.consume_queue import ConsumeQueue
 from oberth.store.files import FileSystem
 from oberth.store.mapped_file import MappedFile
 from oberth.store.messages import GetMessageResult, GetMessageStatus, MessageFilter
+from oberth.store.sync_guard import SyncGuard
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -159,6 +160,11 @@ class Segment:
         """Sync the records, then their units."""
         self.log.flush(0)
         self.units.flush(0)
+
+    def renew(self) -> None:
+        """Write and sync anew what a sync that failed may have lost."""
+        self.log.renew()
+        self.units.renew()
 
     def recover(self, *, is_last: bool) -> None:
         """Count the units; of the last segment, only those whose record is whole.
@@ -305,18 +311,21 @@ class SegmentRow:
         return size + BLANK_SIZE_MIN <= self._log_size
 
     def room_for(self, size: int) -> Segment | None:
-        """The last segment, or the first one, if a record has room there; else `roll` first."""
+        """The last segment, or the first one, if a record has room there."""
         if not self.segments:
             self.segments.append(self.open(0, create=True))
         last = self.segments[-1]
         return last if last.has_room(size) else None
 
-    def roll(self) -> None:
-        """End the last segment and begin the next. Blocks."""
+    def end_last(self) -> None:
+        """End the last segment. Blocks; may be done twice."""
         last = self.segments[-1]
         last.seal()
         last.flush()
-        self.segments.append(self.open(last.log.end_offset, create=True))
+
+    def begin_next(self) -> None:
+        """Begin a segment behind the last one, which has been ended. Blocks."""
+        self.segments.append(self.open(self.segments[-1].log.end_offset, create=True))
 
     def remove_last(self) -> None:
         """Delete the last segment, so that it stays away. Blocks.
@@ -423,16 +432,33 @@ class CompactionLog:
 
     # Copying
 
-    def follow(self, queue: ConsumeQueue, log: CommitLog) -> None:
-        """Copy what the queue has and this does not. Blocks, for a sync, at a segment's end."""
+    def follow(self, queue: ConsumeQueue, log: CommitLog, syncs: SyncGuard) -> None:
+        """Copy what the queue has and this does not. Blocks, for a sync, at a segment's end.
+
+        The next start believes all segments but the last, so none begins before the one in front of
+        it is on the disk. What a failed sync has left is written anew here for that reason.
+
+        Args:
+            queue: what to copy.
+            log: where its messages are.
+            syncs: notes a sync that fails.
+
+        Raises:
+            OSError: the disk failed. The next call tries it again.
+            StoreFullError: the disk has no room.
+        """
         while self.next_offset < queue.max_offset:
             before = self.next_offset
             if not self.follow_nowait(queue, log):
                 with self._lock:
                     last = self._row.segments[-1]
-                last.flush()  # nearly all of it, while readers go on
+                with syncs.note():
+                    last.renew()
+                    last.flush()  # nearly all of it, while readers go on
                 with self._lock:
-                    self._row.roll()
+                    with syncs.note():
+                        self._row.end_last()
+                    self._row.begin_next()
             elif self.next_offset == before:
                 return
 
@@ -614,13 +640,13 @@ class CompactionLog:
                     continue
                 room = row.room_for(unit.size)
                 if room is None:
-                    row.roll()
+                    row.end_last()
+                    row.begin_next()
                     room = row.segments[-1]
                 room.append(record, unit.queue_offset, unit.tags_code, unit.store_timestamp)
                 kept += 1
         if row.segments:
-            row.segments[-1].seal()
-            row.segments[-1].flush()
+            row.end_last()
         made = [segment.log.start_offset for segment in row.segments]
         gone = [segment.log.start_offset for segment in old]
         row.close()

@@ -38,6 +38,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 POSITIONS: Final = "position-checkpoint"
 POLICY: Final = "COMPACTION"
+_STUCK_RETRY_S: Final = 10.0
+"""How long a reader waits at a segment's end where the disk failed: each try writes much anew."""
 
 
 class CompactionStore:
@@ -65,6 +67,7 @@ class CompactionStore:
         self._bereft: set[str] = set()
         self._next_run_s = 0.0
         self._is_stuck = False
+        self._retry_s = 0.0
         self.syncs = SyncGuard(f"{root}/{COMPACTION}")
 
     # Life
@@ -193,15 +196,38 @@ class CompactionStore:
                     yield log, queue
 
     def follow(self) -> None:
-        """Copy what the queues have and this has not. Blocks."""
+        """Copy what the queues have and this has not. Blocks.
+
+        Raises:
+            OSError, StoreError: of the first log that could not be copied on; all others are.
+        """
+        failure: OSError | StoreError | None = None
         for log, queue in self._queues_of_topics():
-            log.follow(queue, self._commit_log)
+            try:
+                log.follow(queue, self._commit_log, self.syncs)
+            except (OSError, StoreError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def follow_stuck(self) -> None:
-        """Copy, if a reader could not because a segment was at its end. Blocks."""
-        if self._is_stuck:
+        """Copy, if a reader could not because a segment was at its end. Blocks.
+
+        It may fail, for messages are taken all the same; some seconds later it is tried again.
+        """
+        if self._is_stuck and time.monotonic() >= self._retry_s:
             self._is_stuck = False
+            if not self._has_followed():
+                self._is_stuck = True
+                self._retry_s = time.monotonic() + _STUCK_RETRY_S
+
+    def _has_followed(self) -> bool:
+        try:
             self.follow()
+        except (OSError, StoreError) as error:
+            _LOG.error("messages of compaction topics could not be copied: %s", error)
+            return False
+        return True
 
     def has_all(self) -> bool:
         """Whether all that the queues have is here and on the disk. Blocks, for a sync at most."""
@@ -230,7 +256,7 @@ class CompactionStore:
 
     def run(self) -> None:
         """Compact every log that has something new. Blocks."""
-        self.follow()
+        self._has_followed()
         for (topic, queue_id), log in list(self._table.items()):
             try:
                 position = log.compact(self._position(topic, queue_id))

@@ -29,6 +29,7 @@ OS_PAGE_SIZE: Final = 4096
 _TOUCH_CHUNK_SIZE: Final = 1 << 20
 """How much is written ahead with zeros: 0.3 ms of the processor, and 1 ms of one sync."""
 BRING_IN_STEP: Final = 256 << 10
+_REWRITE_STEP: Final = 64 << 10
 READ_AHEAD_SIZE: Final = 2 << 20
 """Bytes that the system is asked to read ahead: a reader of old messages usually goes on."""
 _IN_PAGE: Final = OS_PAGE_SIZE - 1
@@ -292,6 +293,19 @@ class MappedFile:
         """
         self._mapping.write(data, position)
 
+    def rewrite(self, start: int, end: int) -> None:
+        """Writes [start, end) over with what it holds, so that a sync writes it, or fails.
+
+        For pages that a failed sync left behind, see `oberth.store.sync_guard`. Holes stay holes.
+
+        Raises:
+            OSError: the disk is full or failed.
+        """
+        for at in range(start, end, _REWRITE_STEP):
+            data = self.read(at, min(_REWRITE_STEP, end - at))
+            if data.count(0) < len(data):
+                self.overwrite(at, data)
+
     def fill(self) -> None:
         """Marks the rest of the file as used; its bytes stay as they are."""
         self.wrote_position = self.file_size
@@ -395,7 +409,7 @@ class MappedFile:
         """Syncs what can be read; returns flushed_position.
 
         Raises:
-            OSError: the disk failed, or did so in an earlier flush.
+            OSError: the disk failed, or did so in an earlier flush: then only `renew` helps.
         """
         if self.is_able_to_flush(least_pages):
             if self.hold():
@@ -416,6 +430,24 @@ class MappedFile:
             else:
                 self.flushed_position = self.read_position
         return self.flushed_position
+
+    def renew(self) -> None:
+        """Makes durable what flushes could not that have failed; nothing if none has.
+
+        Raises:
+            OSError: the disk is full or fails. It may be tried again.
+        """
+        if not self._sync_failed or not self.hold():
+            return
+        try:
+            with self._flush_lock:
+                position = self.read_position
+                self.rewrite(self.flushed_position, position)
+                self._mapping.sync()
+                self._sync_failed = False
+                self.flushed_position = position
+        finally:
+            self.release()
 
     def sync(self) -> None:
         """Syncs all of it, also what a process wrote that was killed before it synced."""

@@ -710,13 +710,21 @@ class MessageStore(StoreReading):
                     last = now
                     # What came meanwhile: a checkpoint makes the files of new queues without rest.
                     self.queues.write_behind(self._stopping.wait)
-                    self.checkpoint_now()
+                    self._try_checkpoint()
             except (OSError, OberthError) as error:
                 if self.flags.set(RunningFlag.LOGIC_DISK_FULL):
                     _LOG.error("queues could not be written: %s", error)
             else:
                 if self.flags.bits & RunningFlag.LOGIC_DISK_FULL and not self.reput.is_failing:
                     self.flags.clear(RunningFlag.LOGIC_DISK_FULL)
+
+    def _try_checkpoint(self) -> None:
+        try:
+            self.checkpoint_now()
+        except (OSError, StoreError):
+            # What a failed sync costs are check points: the log has all that is taken.
+            if not self.has_failed_syncs:
+                raise
 
     def _sum_up(self) -> None:
         try:

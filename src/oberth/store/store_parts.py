@@ -371,8 +371,9 @@ class StoreParts:
     def _copy_compacted(self) -> None:
         """Copies what compaction topics have in the log, and brings the copies to the disk."""
         if self.compaction is not None:
+            self.compaction.syncs.check()
+            self.compaction.follow()
             with self.compaction.syncs.watch():
-                self.compaction.follow()
                 self.compaction.flush()
         self._is_copied = True
 

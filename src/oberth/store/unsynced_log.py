@@ -21,7 +21,6 @@ from oberth.store.mapped_file_queue import MappedFileQueue
 _LOG: Final = logging.getLogger(__name__)
 
 FILE_NAME: Final = "oberth.unsynced"
-_STEP: Final = 64 << 10
 
 
 class UnsyncedLog:
@@ -83,8 +82,4 @@ def _write_anew(queue: MappedFileQueue, start: int, end: int) -> None:
         base = segment.start_offset
         if segment.buffer.readonly:
             continue
-        stop = min(end, segment.end_offset) - base
-        for at in range(max(start - base, 0), stop, _STEP):
-            data = segment.read(at, min(_STEP, stop - at))
-            if data.count(0) < len(data):  # a hole stays one
-                segment.overwrite(at, data)
+        segment.rewrite(max(start - base, 0), min(end, segment.end_offset) - base)
