@@ -357,6 +357,42 @@ def test_a_segment_whose_sync_failed_is_on_the_disk_before_the_next_begins(tmp_p
             assert (image / path).read_bytes() == (kept.root / path).read_bytes()
 
 
+@pytest.mark.parametrize("stop", ["in order", "killed", "a start fails"])
+def test_a_start_writes_anew_what_a_sync_of_a_compacted_log_lost(tmp_path: Path, stop: str) -> None:
+    """A check point vouches for it then, and the log may lose its messages."""
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    note = kept.root / "compaction" / UNSYNCED
+    kept.put("k", b"first")
+    kept.store.checkpoint_now()
+    for n in range(20):
+        kept.put(f"k{n}", b"%d" % n)
+    kept.read()
+    disk.fails, disk.fails_at = True, "compaction"
+    if stop == "a start fails":
+        kept.store.kill()
+        with pytest.raises(OSError, match="injected"):
+            kept.open()
+    else:
+        with pytest.raises(OSError, match="injected"):
+            kept.store.checkpoint_now()
+        assert note.exists()
+        (kept.store.shutdown if stop == "in order" else kept.store.kill)()
+    assert note.exists()
+    disk.fails = False
+    kept.open()
+    assert not note.exists()
+    kept.store.checkpoint_now()
+    kept.store.kill()
+    image = tmp_path / "image"
+    image.mkdir()
+    disk.crash_image(str(image), str(kept.root), random.Random(1), 0.0)
+    for folder in ("compactionLog", "compactionCq"):
+        (name,) = {path.name for path in (kept.root / "compaction" / folder / T / "0").iterdir()}
+        path = Path("compaction") / folder / T / "0" / name
+        assert (image / path).read_bytes() == (kept.root / path).read_bytes()
+
+
 def test_a_compacted_log_that_cannot_go_on_keeps_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

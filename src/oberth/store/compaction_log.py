@@ -166,10 +166,15 @@ class Segment:
         self.log.renew()
         self.units.renew()
 
-    def recover(self, *, is_last: bool) -> None:
+    def recover(self, *, is_last: bool, anew: bool = False) -> None:
         """Count the units; of the last segment, only those whose record is whole.
 
-        A sealed segment was synced before the next one could be synced.
+        A sealed segment was synced before the next one began.
+
+        Args:
+            is_last: whether it is the last one.
+            anew: whether a sync of it has failed, which the system may have forgotten; then what is
+                found is written once more.
         """
         limit = self.units.file_size // UNIT_SIZE
         view = self.units.buffer
@@ -200,6 +205,9 @@ class Segment:
         # What is behind them is of an earlier life, and units there would be taken for real ones.
         self.units.erase(count * UNIT_SIZE, min(self.units.file_size, (count + 2) * UNIT_SIZE))
         # Both count as flushed now; a process that was killed may have left them to the system.
+        if anew:
+            self.log.rewrite(0, end)
+            self.units.rewrite(0, count * UNIT_SIZE)
         self.log.sync()
         self.units.sync()
 
@@ -263,8 +271,11 @@ class SegmentRow:
         self._unit_size = unit_file_size(config)
         self.segments: list[Segment] = []
 
-    def load(self) -> None:
+    def load(self, *, anew: bool) -> None:
         """Open what is there.
+
+        Args:
+            anew: see `Segment.recover`.
 
         Raises:
             StoreCorruptError: a name that is no offset.
@@ -290,7 +301,7 @@ class SegmentRow:
                 if not files.size(path):
                     raise StoreCorruptError(f"{path}: found 0 bytes, and the other half is there")
             segment = self.open(int(name), create=False)
-            segment.recover(is_last=name == names[-1])
+            segment.recover(is_last=name == names[-1], anew=anew)
             self.segments.append(segment)
 
     def open(self, start_offset: int, *, create: bool) -> Segment:
@@ -367,15 +378,19 @@ class CompactionLog:
 
     # Life
 
-    def load(self, position: int) -> None:
-        """Open the files; ``position`` is the last queue offset that was compacted, or -1.
+    def load(self, position: int, *, anew: bool = False) -> None:
+        """Open the files.
+
+        Args:
+            position: the last queue offset that was compacted, or -1.
+            anew: see `Segment.recover`.
 
         Raises:
             StoreCorruptError: files that do not belong together.
         """
         with self._lock:
             self._finish_replacement()
-            self._row.load()
+            self._row.load(anew=anew)
             self.next_offset = max(position + 1, self._last_queue_offset() + 1)
 
     def truncate(self, end: int) -> None:

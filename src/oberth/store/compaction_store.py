@@ -33,6 +33,7 @@ from oberth.store.files import FileSystem, is_full, sync_nearest_directories
 from oberth.store.messages import GetMessageResult, MessageFilter
 from oberth.store.retention import CLEANUP_POLICY
 from oberth.store.sync_guard import SyncGuard
+from oberth.store.unsynced_log import UnsyncedNote
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -68,19 +69,28 @@ class CompactionStore:
         self._next_run_s = 0.0
         self._is_stuck = False
         self._retry_s = 0.0
-        self.syncs = SyncGuard(f"{root}/{COMPACTION}")
+        self._unsynced = UnsyncedNote(files, f"{root}/{COMPACTION}")
+        self.syncs = SyncGuard(f"{root}/{COMPACTION}", self._note_unsynced)
 
     # Life
 
     def load(self) -> None:
-        """Open what is there.
+        """Open what is there. Blocks.
 
         Raises:
             StoreCorruptError: files that do not belong together.
+            OSError: the disk fails.
         """
         self._positions = _read_positions(self._files, self._root)
-        for topic, queue_id in _find_logs(self._files, self._root):
-            self._open(topic, queue_id)
+        anew = self._unsynced.read() is not None
+        try:
+            for topic, queue_id in _find_logs(self._files, self._root):
+                self._open(topic, queue_id, anew=anew)
+        except OSError:
+            self._note_unsynced()
+            raise
+        if anew:
+            self._unsynced.remove()
         self._next_run_s = time.monotonic() + self._config.compaction_schedule_interval_ms / 1000
 
     def recovered(self) -> None:
@@ -109,9 +119,12 @@ class CompactionStore:
         """Where queues go on at least, whose ConsumeQueue may be gone."""
         return {key: log.next_offset for key, log in self._table.items()}
 
-    def _open(self, topic: str, queue_id: int) -> CompactionLog:
+    def _note_unsynced(self) -> None:
+        self._unsynced.make(0, "messages of compaction topics")
+
+    def _open(self, topic: str, queue_id: int, *, anew: bool = False) -> CompactionLog:
         log = CompactionLog(self._files, self._config, self._root, topic, queue_id)
-        log.load(self._position(topic, queue_id))
+        log.load(self._position(topic, queue_id), anew=anew)
         self._table[topic, queue_id] = log
         return log
 

@@ -49,6 +49,7 @@ FILES: Final = (
     dispatch_state.STATE,
     paths.TIMER_WHEEL,
     f"{COMPACTION}/{POSITIONS}",
+    f"{COMPACTION}/{unsynced_log.FILE_NAME}",
     epochs.FILE_NAME,
     *(f"{paths.CONFIG}/{name}{end}" for name in CONFIG_FILES for end in ("", ".bak")),
 )

@@ -3,16 +3,18 @@
 A system that could not write pages says so once. It may call them written from then on, and Linux
 does: the next sync returns without an error and without them, and they are there until a loss of
 power. Queues and index are made again from the log by the next start, which writes all of that
-anew; until then nobody may say that they are on the disk.
+anew; of compacted logs it writes anew what it finds. Until then nobody may say that they are on the
+disk.
 
-The CommitLog has a guard of its own, see `oberth.store.flush`.
+The CommitLog has a guard of its own, see `oberth.store.flush`; what a start writes anew without
+making it says `oberth.store.unsynced_log`.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -25,12 +27,16 @@ _NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.EBADF)
 
 
 class SyncGuard:
-    """Of files that one says together to be on the disk. Any thread."""
+    """Of files that one says together to be on the disk. Any thread.
 
-    __slots__ = ("_what", "has_failed")
+    ``on_failed`` is called when a sync fails for the first time.
+    """
 
-    def __init__(self, what: str) -> None:
+    __slots__ = ("_on_failed", "_what", "has_failed")
+
+    def __init__(self, what: str, on_failed: Callable[[], None] = lambda: None) -> None:
         self._what = what
+        self._on_failed = on_failed
         self.has_failed = False
         """Whether a sync has failed: all later ones are refused."""
 
@@ -68,8 +74,9 @@ class SyncGuard:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NOT_TRIED:
+            if error.errno not in _NOT_TRIED and not self.has_failed:
                 self.has_failed = True
+                self._on_failed()
                 _LOG.critical(
                     "%s could not be synced, no check point is written until the store is opened "
                     "anew: %s", self._what, error,

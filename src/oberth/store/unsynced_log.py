@@ -6,6 +6,9 @@ would do nothing (see `oberth.store.sync_guard`). So it first writes them over w
 then a sync writes them, or fails. The file says from where on, a CommitLog offset in digits.
 
 It is not synced, and need not be: a loss of power takes it, and those pages from memory with it.
+
+Another one in ``compaction/`` says the same of compacted logs, whatever the number in it: each
+one's last segment is written anew.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ _LOG: Final = logging.getLogger(__name__)
 FILE_NAME: Final = "oberth.unsynced"
 
 
-class UnsyncedLog:
-    """The note of one store. Any thread may make it; `sync` belongs to a start."""
+class UnsyncedNote:
+    """The file of that name in a directory. Any thread may make it; the rest belongs to a start."""
 
-    def __init__(self, files: FileSystem, root: str) -> None:
+    def __init__(self, files: FileSystem, directory: str) -> None:
         self._files = files
-        self._path = f"{root}/{FILE_NAME}"
+        self._path = f"{directory}/{FILE_NAME}"
 
-    def note(self, offset: int) -> None:
-        """Has the next start write the log anew from an offset on: a sync behind it failed."""
+    def make(self, offset: int, at_stake: str) -> None:
+        """Makes it, or says what a loss of power may take without it."""
         try:
             with closing(self._files.open(self._path, create=True)) as file:
                 file.truncate(0)
@@ -39,9 +42,28 @@ class UnsyncedLog:
         except (OSError, StoreFullError) as error:
             _LOG.error(
                 "%s could not be written (%s): before the store is opened again, restart the "
-                "machine; else a loss of power may take messages behind CommitLog offset %d",
-                self._path, error, offset,
+                "machine; else a loss of power may take %s",
+                self._path, error, at_stake,
             )  # fmt: skip
+
+    def read(self) -> bytes | None:
+        """What it holds; None if it is not there."""
+        return self._files.read_file(self._path)
+
+    def remove(self) -> None:
+        """What it is about is on the disk."""
+        self._files.remove(self._path)
+
+
+class UnsyncedLog:
+    """The note of one store. Any thread may make it; `sync` belongs to a start."""
+
+    def __init__(self, files: FileSystem, root: str) -> None:
+        self._note = UnsyncedNote(files, root)
+
+    def note(self, offset: int) -> None:
+        """Has the next start write the log anew from an offset on: a sync behind it failed."""
+        self._note.make(offset, f"messages behind CommitLog offset {offset}")
 
     def sync(self, queue: MappedFileQueue, start: int, end: int) -> None:
         """Syncs what a start has found of the log, for which a killed process may not have.
@@ -67,10 +89,10 @@ class UnsyncedLog:
             self.note(first)
             raise
         if noted is not None:
-            self._files.remove(self._path)
+            self._note.remove()
 
     def _noted(self, start: int) -> int | None:
-        data = self._files.read_file(self._path)
+        data = self._note.read()
         if data is None:
             return None
         # A kill in the middle of the note leaves it empty. What was synced is read by no start.
