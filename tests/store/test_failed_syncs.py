@@ -126,6 +126,32 @@ def test_no_check_point_vouches_for_what_a_sync_before_it_lost(
     rig.store.shutdown()
 
 
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+def test_the_log_stays_from_the_last_check_point_on(tmp_path: Path, part: str) -> None:
+    """Else no start would trust the check point: it would read all of the log."""
+    rig = Rig(tmp_path / "store", file_reserved_time_hours=0)
+    rig.start()
+    rig.put(200)
+    rig.store.checkpoint_now()
+    safe = rig.store.max_phy_offset
+    assert safe > 2 * rig.store.config.mapped_file_size_commit_log
+    rig.put(200)
+    rig.fail(part)
+    with pytest.raises(OSError, match="injected"):
+        rig.store.checkpoint_now()
+    rig.disk.fails = False
+    for _ in range(3):
+        rig.put(100)
+        rig.store.delete_expired_files_manually()
+        rig.store.cleaning.run()
+    assert 0 < rig.store.min_phy_offset <= safe
+    rig.store.kill()
+    rig.open()
+    assert rig.store.report is not None
+    assert (rig.store.report.vouched, rig.store.report.dispatch_from) == (True, safe)
+    rig.store.shutdown()
+
+
 def test_a_start_writes_anew_what_a_sync_of_queues_lost(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "store", message_index_enable=False)
     rig.start()

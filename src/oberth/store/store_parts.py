@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from oberth.errors import StoreClosedError, StoreError, StoreFullError
 from oberth.formats.message_store_config import BrokerRole, FlushDiskType, MessageStoreConfig
@@ -34,6 +34,7 @@ from oberth.store.retention import Retention
 from oberth.store.running_flags import RunningFlags
 from oberth.store.store_checkpoint import StoreCheckpoint
 from oberth.store.store_lock import StoreLock
+from oberth.store.sync_guard import SyncGuard
 from oberth.store.unsynced_log import UnsyncedLog
 from oberth.wall_clock import now_ms
 
@@ -305,8 +306,21 @@ class StoreParts:
 
         See `oberth.store.sync_guard`.
         """
-        parts = (self.queues, self.index, self.compaction)
-        return any(part is not None and part.syncs.has_failed for part in parts)
+        return any(syncs.has_failed for syncs in self._syncs())
+
+    def _syncs(self) -> Iterator[SyncGuard]:
+        for part in (self.queues, self.index, self.compaction):
+            if part is not None:
+                yield part.syncs
+
+    def _refuse_failed_syncs(self) -> None:
+        """No part is to be thought on the disk by a check point that another part will not let be.
+
+        Raises:
+            StoreError: a sync has failed.
+        """
+        for syncs in self._syncs():
+            syncs.check()
 
     # Durability
 
@@ -351,6 +365,7 @@ class StoreParts:
             if self.flushed_offset < position.offset:
                 return
             self.checksums.save(self.flushed_offset, all_of_it=clean)
+            self._refuse_failed_syncs()
             self._copy_compacted()
             try:
                 self.queues.erase_stale()
@@ -378,8 +393,14 @@ class StoreParts:
         self._is_copied = True
 
     def _deletable_offset(self) -> int:
-        """Up to where the log may be deleted without a checkpoint; -1: it wants one. Blocks."""
+        """Up to where the log may be deleted without a checkpoint; -1: it wants one. Blocks.
+
+        After a failed sync none comes. Then the log has to stay from where oberth.state says: a
+        start trusts no state of a log that begins behind that, and reads all of it.
+        """
         offset = self._durable_offset
+        if self.has_failed_syncs:
+            offset = min(offset, self._state_offset)
         if self.compaction is None or self._is_copied or self.compaction.has_all():
             return offset
         return -1
