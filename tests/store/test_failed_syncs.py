@@ -7,6 +7,7 @@ the disk really got.
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from oberth.errors import StoreError
 from oberth.formats.message_store_config import FlushDiskType, MessageStoreConfig
 from oberth.store import compaction_store, message_store
 from oberth.store.compaction_store import CompactionStore
+from oberth.store.disk_reserve import FILE_NAME as RESERVE
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import MessageExtBrokerInner
 from oberth.store.recovery_state import load_state
@@ -213,6 +215,54 @@ def test_a_check_point_that_fails_in_the_background_costs_no_message(
     assert rig.store.has_failed_syncs
     assert rig.store.flags.is_writeable
     rig.store.kill()
+
+
+class Thin(FaultDisk):
+    """A disk that tells only a sync that it has no room: a thin volume, a server's."""
+
+    is_thin = False
+
+    def health(self, what: str) -> None:
+        if self.is_thin and "consumequeue" in what:
+            raise OSError(errno.ENOSPC, f"{what} (fault injected)")
+        FaultDisk.health(self, what)
+
+
+def test_a_sync_that_finds_no_room_has_the_reserve_given_back(tmp_path: Path) -> None:
+    disk = Thin()
+    rig = Rig(tmp_path / "store", disk)
+    rig.start()
+    rig.put(20)
+    rig.store.checkpoint_now()
+    safe = rig.store.max_phy_offset
+    rig.put(20)
+    disk.is_thin = True
+    assert (rig.root / RESERVE).exists()
+    with pytest.raises((OSError, StoreError)):
+        rig.store.checkpoint_now()
+    assert not (rig.root / RESERVE).exists()
+    assert rig.store.has_failed_syncs
+    assert rig.store._deletable_offset() == safe
+    rig.store.kill()
+
+
+def test_a_store_opens_where_a_sync_finds_no_room(tmp_path: Path) -> None:
+    disk = Thin()
+    rig = Rig(tmp_path / "store", disk)
+    rig.start()
+    rig.put(20)
+    rig.store.checkpoint_now()
+    rig.put(20)
+    rig.store.kill()
+    disk.is_thin = True
+    rig.start()
+    rig.check()
+    assert rig.store.has_failed_syncs
+    rig.store.kill()
+    disk.is_thin = False
+    rig.start()
+    rig.check()
+    rig.store.shutdown()
 
 
 def test_a_full_index_file_that_could_not_be_synced_is_not_said_to_be_safe(tmp_path: Path) -> None:

@@ -312,8 +312,9 @@ class MessageStore(StoreReading):
         """From here on a kill must be seen as one: both marks come before the first put."""
         try:
             self._with_reserve(lambda: self._write_state(clean=False))
-        except (OSError, StoreFullError) as error:
-            if not is_full(error):
+        except (OSError, StoreError) as error:
+            # With the reserve, too, a sync may be refused that failed for want of room before.
+            if isinstance(error, OSError) and not is_full(error):
                 raise
             # One that tells of a clean stop must not be found after a kill. None at all costs the
             # next start a look at everything.

@@ -371,7 +371,8 @@ class StoreParts:
                 self.queues.erase_stale()
                 self.queues.flush()
             except (OSError, StoreFullError) as error:
-                if is_full(error):
+                # A sync that failed for want of room says nothing of what it had to write.
+                if is_full(error) and not self.queues.syncs.has_failed:
                     written = self.queues.sync_written(position.offset)
                     self._durable_offset = max(self._durable_offset, written)
                 raise
