@@ -246,3 +246,20 @@ def test_a_directory_that_cannot_be_synced_at_all_is_no_failure(
     with pytest.raises(OSError, match=str(tmp_path)) as caught:
         FILES.sync_directory(str(tmp_path))
     assert caught.value.errno == errno.EIO
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "file")
+    Path(path).write_bytes(bytes(100))
+    file, mapping = FILES.open(path), FILES.map(path, 100)
+
+    def pread(*_: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(OSError, match=path):
+        file.read(10, 0)
+    with pytest.raises(OSError, match=path):
+        mapping.read(0, 10)
+    file.close()
+    mapping.close()

@@ -501,3 +501,39 @@ def test_what_is_behind_the_end_is_erased_behind_holes_too_and_no_hole_filled(
     assert path.stat().st_blocks <= blocks
     assert stream.erase_behind_end() == 0
     pool.close()
+
+
+def test_a_file_without_holes_is_looked_at_in_large_steps_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a copy is, or any file where the system does not tell of holes."""
+    size = 4 << 20
+    reads: list[int] = []
+    read = tail_stream._OpenFile.read
+
+    def counted(self: Any, size: int, position: int) -> bytes:
+        reads.append(position)
+        return read(self, size, position)
+
+    monkeypatch.setattr(tail_stream._OpenFile, "read", counted)
+    path = tmp_path / f"{0:020d}"
+    data = bytearray(size)
+    data[:10], data[3 << 20], data[size - 1] = b"x" * 10, 1, 1
+    path.write_bytes(data)
+    pool = FilePool(OsFileSystem())
+    stream = TailStream(pool, str(tmp_path), size)
+    stream.load()
+    stream.set_end(10)
+    blocks = path.stat().st_blocks
+    assert stream.erase_behind_end() == 2 * 4096
+    assert path.read_bytes() == b"x" * 10 + bytes(size - 10)
+    assert len(reads) <= 20
+    if path.stat().st_blocks < blocks:  # else the file system has no holes
+        reads.clear()
+        assert stream.erase_behind_end() == 0
+        assert len(reads) <= 6
+        assert path.stat().st_size == size
+    append(stream, b"y" * 5000)
+    stream.write_out()
+    assert stream.read(0, 6000) == b"x" * 10 + b"y" * 5000
+    pool.close()

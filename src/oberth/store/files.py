@@ -46,6 +46,21 @@ def _find_mincore() -> Callable[..., int] | None:
 _mincore: Final = _find_mincore()
 
 
+def _find_fallocate() -> Callable[..., int] | None:
+    """Linux's ``fallocate``, which makes holes; None where there is none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    found = getattr(ctypes.CDLL(None), "fallocate64", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return found
+
+
+_fallocate: Final = _find_fallocate()
+# FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_PUNCH_HOLE: Final = 3
+
+
 class DiskUsage(NamedTuple):
     """Bytes of the file system that a directory lies on, as ``df`` counts them.
 
@@ -137,6 +152,12 @@ class RandomFile(Protocol):
 
     def next_data(self, position: int) -> int | None:
         """See Mapping.next_data."""
+
+    def punch(self, position: int, end: int) -> None:
+        """Makes a hole of zeros in [position, end), or nothing where a file cannot have one.
+
+        Durable or not, it reads the same.
+        """
 
     def size(self) -> int:
         """The file's length."""
@@ -287,10 +308,13 @@ class _OsMapping:
 
     def read(self, position: int, size: int) -> bytes:
         parts: list[bytes] = []
-        while size > 0 and (part := os.pread(self._fd, size, position)):
-            parts.append(part)
-            position += len(part)
-            size -= len(part)
+        try:
+            while size > 0 and (part := os.pread(self._fd, size, position)):
+                parts.append(part)
+                position += len(part)
+                size -= len(part)
+        except OSError as error:
+            raise named(error, self.path) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def find(self, needle: bytes, start: int, end: int) -> int:
@@ -432,7 +456,10 @@ class _OsRandomFile:
         self.path = path
 
     def read(self, size: int, position: int) -> bytes:
-        return os.pread(self._fd, size, position)
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as error:
+            raise named(error, self.path) from error
 
     def is_resident(self, size: int, position: int) -> bool:
         if _NOWAIT is None:
@@ -460,6 +487,10 @@ class _OsRandomFile:
 
     def next_data(self, position: int) -> int | None:
         return _next_data(self._fd, position, self.size())
+
+    def punch(self, position: int, end: int) -> None:
+        if _fallocate is not None:
+            _fallocate(self._fd, _PUNCH_HOLE, position, end - position)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -52,8 +52,11 @@ _ROOM_BYTES: Final = DIRTY_BYTES_MAX // 2
 # one for each file (40 000 files: 94 s).
 SYNC_FILES_MAX: Final = 64
 _FILL_SIZE: Final = 1 << 20
-# What is looked at behind an end in one go: file systems have holes of such blocks.
+# File systems have holes of such blocks.
 _BLOCK_SIZE: Final = 4096
+# What is looked at behind an end in one go.
+_LOOK_SIZE: Final = 256 << 10
+_ZEROS: Final = bytes(_LOOK_SIZE)
 
 assert WINDOW_SIZE < TAIL_SIZE_MAX
 
@@ -84,6 +87,9 @@ class _OpenFile:
 
     def write(self, data: bytes | memoryview, position: int) -> None:
         self._file.write(data, position)
+
+    def punch(self, position: int, end: int) -> None:
+        self._file.punch(position, end)
 
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
@@ -598,6 +604,8 @@ class TailStream:
         """Zeroes what an earlier life left behind the end in its file; returns how many bytes.
 
         Also behind zeros: a loss of power takes any pages. Holes stay, the disk may have no block.
+        Where there are none, as in a copy, the zeros that were read become one: starts after other
+        kills need not read them.
         """
         with self.pool.write_lock:
             self.write_out()
@@ -609,13 +617,14 @@ class TailStream:
             erased = 0
             while (found := file.next_data(at)) is not None:
                 at = max(at, found)
-                data = file.read(_BLOCK_SIZE - at % _BLOCK_SIZE, at)
+                data = file.read(_LOOK_SIZE - at % _BLOCK_SIZE, at)
                 if not data:
                     break
-                if data.count(0) < len(data):
+                if data != _ZEROS[: len(data)]:
                     self.pool.mark_written(path)
-                    file.write(bytes(len(data)), at)
-                    erased += len(data)
+                    erased += _erase_blocks(file, data, at)
+                elif len(data) == _LOOK_SIZE:
+                    file.punch(at, at + len(data))
                 at += len(data)
             return erased
 
@@ -659,3 +668,15 @@ class TailStream:
         self.reset()
         self.pool.files.remove_dir(self.directory)
         self.pool.mark_created(os.path.dirname(self.directory))
+
+
+def _erase_blocks(file: _OpenFile, data: bytes, position: int) -> int:
+    """Zeroes the blocks that hold anything of what was read at a position; returns their bytes."""
+    erased = at = 0
+    while at < len(data):
+        count = min(_BLOCK_SIZE - (position + at) % _BLOCK_SIZE, len(data) - at)
+        if data[at : at + count] != _ZEROS[:count]:
+            file.write(_ZEROS[:count], position + at)
+            erased += count
+        at += count
+    return erased

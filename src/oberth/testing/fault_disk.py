@@ -383,6 +383,7 @@ class _FaultFile:
         self.read: Callable[[int, int], bytes] = file.read
         self.is_resident: Callable[[int, int], bool] = file.is_resident
         self.next_data: Callable[[int], int | None] = file.next_data
+        self.punch: Callable[[int, int], None] = file.punch
         self.size = file.size
         self.close = file.close
 
