@@ -76,11 +76,24 @@ async def test_figures_are_those_of_what_happened(observed: Any) -> None:
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == 2
     assert value(text, "rocketmq_storage_size") == observed.broker.parts.store.max_phy_offset
     assert value(text, "oberth_storage_writable") == 1
+    assert value(text, "oberth_storage_check_points") == 1
     assert "oberth_storage_lake_behind_bytes" not in text
     observed.broker.parts.store.config.retention_waits_for_lake = "/lake/shop"
     _, text = await get(observed, "/metrics")
     behind = value(text, "oberth_storage_lake_behind_bytes", lake="/lake/shop")
     assert behind == observed.broker.parts.store.max_phy_offset
+
+
+async def test_a_failed_sync_is_shown(observed: Any) -> None:
+    parts = observed.broker.parts
+    table = observed.broker.services.runtime_info.table
+    assert table()["hasFailedSyncs"] == "false"
+    parts.store.queues.syncs.has_failed = True  # as a sync leaves it that fails
+    _, text = await get(observed, "/metrics")
+    assert value(text, "oberth_storage_check_points") == 0
+    assert value(text, "oberth_storage_writable") == 1
+    assert table()["hasFailedSyncs"] == "true"
+    parts.store.queues.syncs.has_failed = False
 
 
 EXPORTER = {

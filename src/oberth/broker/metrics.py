@@ -8,7 +8,7 @@
     rocketmq_producer_connections, _topic_number, _consumer_group_number, _broker_permission
     rocketmq_processor_watermark                                 by stage
     rocketmq_storage_size, _flush_behind_bytes, _dispatch_behind_bytes, _message_reserve_time
-    oberth_storage_disk_free_bytes, oberth_storage_writable
+    oberth_storage_disk_free_bytes, oberth_storage_writable, oberth_storage_check_points
     oberth_storage_lake_behind_bytes                             with retentionWaitsForLake
 
 Every line also has cluster, node_type and node_id. Of one name there are at most SERIES_MAX lines;
@@ -243,6 +243,12 @@ class Metrics:
             "gauge",
             "1 while messages are taken",
             _one(int(store.flags.is_writeable)),
+        )
+        yield (
+            "oberth_storage_check_points",
+            "gauge",
+            "0 after a failed sync: none is written until a restart",
+            _one(int(not store.has_failed_syncs)),
         )
 
     def _by_topic(self, name: str) -> Iterator[Sample]:

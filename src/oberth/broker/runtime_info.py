@@ -153,6 +153,7 @@ def _runtime_info(parts: Parts, rates: StoreRates, stages: dict[str, Stage]) -> 
         "msgPutTotalTodayNow": str(puts),
         "msgPutTotalYesterdayMorning": str(stats.put_yesterday_morning),
         "logSummedTo": str(store.checksums.position),
+        "hasFailedSyncs": str(store.has_failed_syncs).lower(),
         "pageCacheLockTimeMills": str(int(store.commit_log.lock_time_ms())),
         "putMessageAverageSize": str(put_bytes / puts if puts else 0.0),
         "putMessageDistributeTime": " ".join(
