@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,17 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         mapping.read(0, 10)
     file.close()
     mapping.close()
+
+
+@pytest.mark.parametrize(
+    ("release", "vouches"),
+    [
+        ("5.7.19-generic", False), ("4.18.0-553.el8_10.x86_64", False), ("3.10.0", False),
+        ("5.8.0", True), ("5.10.0-28-amd64", True), ("6.18.44-fc", True), ("", False),
+    ],
+)  # fmt: skip
+def test_a_sync_of_all_files_vouches_where_it_says_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, vouches: bool
+) -> None:
+    monkeypatch.setattr("platform.release", lambda: release)
+    assert FILES.sync_all(str(tmp_path)) is (vouches and sys.platform.startswith("linux"))

@@ -349,6 +349,36 @@ def test_many_files_are_synced_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     pool.close()
 
 
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_what_a_sync_of_all_files_could_not_write_is_found_out_by_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool
+) -> None:
+    """It fails for what others wrote, too."""
+    monkeypatch.setattr(tail_stream, "SYNC_FILES_MAX", 5)
+
+    def sync_all(path: str) -> bool:
+        raise OSError(errno.EIO, "broken", path)
+
+    files = Recorder()
+    monkeypatch.setattr(files, "sync_all", sync_all)
+    guard = SyncGuard("queues")
+    pool = FilePool(files, watch=guard.watch)
+    streams = [TailStream(pool, f"{tmp_path}/{n}", FILE_SIZE) for n in range(6)]
+    for stream in streams:
+        append(stream, b"x")
+    pool.write_behind()
+    files.fail_sync = is_ours
+    if is_ours:
+        with pytest.raises(OSError, match="broken disk"):
+            pool.sync()
+    else:
+        assert pool.sync() == 6
+        assert sorted(files.synced) == [stream.path(0) for stream in streams]
+        assert files.directories
+    assert guard.has_failed is is_ours
+    pool.close()
+
+
 def test_making_files_rests_after_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FilePool(OsFileSystem())
     streams = [TailStream(pool, str(tmp_path / str(number)), FILE_SIZE) for number in range(5)]

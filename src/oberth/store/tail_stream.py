@@ -17,6 +17,7 @@ the files are the same.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -27,6 +28,8 @@ from typing import Final
 from oberth.errors import StoreCorruptError
 from oberth.formats.paths import segment_name, segment_start
 from oberth.store.files import FileSystem, RandomFile, sync_nearest_directories
+
+_LOG: Final = logging.getLogger(__name__)
 
 # Files that a pool keeps open; a process may usually have 1024.
 OPEN_FILES_MAX: Final = 512
@@ -262,10 +265,8 @@ class FilePool:
             directories, self._new_names = self._new_names, set()
         count = len(paths)
         try:
-            if count > SYNC_FILES_MAX:
-                with self._watch():
-                    if self.files.sync_all(os.path.dirname(next(iter(paths)))):
-                        paths, directories = set(), set()
+            if count > SYNC_FILES_MAX and self._sync_all(os.path.dirname(next(iter(paths)))):
+                paths, directories = set(), set()
             while paths:
                 path = paths.pop()
                 try:
@@ -282,6 +283,16 @@ class FilePool:
                     self._unsynced |= paths
                     self._new_names |= directories
         return count
+
+    def _sync_all(self, path: str) -> bool:
+        try:
+            return self.files.sync_all(path)
+        except OSError as error:
+            # It may be about anything on the same disk: the files themselves know.
+            _LOG.warning(
+                "files are synced one by one, since %s and others were not: %s", path, error
+            )
+            return False
 
     def _sync_file(self, path: str) -> None:
         try:
