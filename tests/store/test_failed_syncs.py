@@ -8,6 +8,7 @@ the disk really got.
 from __future__ import annotations
 
 import errno
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,47 @@ def test_a_start_that_could_not_sync_the_log_is_not_believed_the_next_time(tmp_p
     rig.store.kill()
     rig.cut_power(tmp_path / "image")
     rig.start()
+    rig.check()
+    rig.store.shutdown()
+
+
+def test_what_is_written_anew_looks_no_younger(tmp_path: Path) -> None:
+    """Cleaning goes by when a segment was changed."""
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(200)
+    rig.store.shutdown()
+    paths = sorted((rig.root / "commitlog").iterdir())
+    assert len(paths) > 3
+    for n, path in enumerate(paths):
+        os.utime(path, (1_700_000_000 + n, 1_700_000_000 + n))
+    (rig.root / UNSYNCED).write_bytes(b"20000")
+    writes = len(rig.disk.log)
+    rig.start()
+    assert sum("write" in each and "/commitlog/" in each for each in rig.disk.log[writes:]) > 1
+    rig.check()
+    assert [path.stat().st_mtime for path in paths[:-1]] == [
+        1_700_000_000 + n for n in range(len(paths) - 1)
+    ]
+    rig.store.shutdown()
+
+
+def test_the_next_start_writes_anew_from_the_segment_on_whose_sync_failed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "store")
+    rig.start()
+    rig.put(300)
+    rig.store.kill()
+    paths = sorted((rig.root / "commitlog").iterdir())
+    assert len(paths) > 4
+    (rig.root / UNSYNCED).write_bytes(b"100")
+    for number in (2, 3):
+        rig.fail(paths[number].name)
+        with pytest.raises(OSError, match="injected"):
+            rig.open()
+        assert (rig.root / UNSYNCED).read_text() == str(int(paths[number].name))
+    rig.disk.fails = False
+    rig.start()
+    assert not (rig.root / UNSYNCED).exists()
     rig.check()
     rig.store.shutdown()
 

@@ -239,6 +239,9 @@ class FileSystem(Protocol):
     def modified_time(self, path: str) -> float:
         """Seconds since the epoch."""
 
+    def set_modified_time(self, path: str, seconds: float) -> None:
+        """Says when a file was last changed, seconds since the epoch."""
+
     def disk_usage(self, path: str) -> DiskUsage:
         """Of the file system below a directory (or its nearest existing parent)."""
 
@@ -670,6 +673,10 @@ class OsFileSystem:
     def modified_time(self, path: str) -> float:
         """See FileSystem."""
         return os.stat(path).st_mtime
+
+    def set_modified_time(self, path: str, seconds: float) -> None:
+        """See FileSystem."""
+        os.utime(path, (seconds, seconds))
 
     def disk_usage(self, path: str) -> DiskUsage:
         """See FileSystem."""

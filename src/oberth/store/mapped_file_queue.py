@@ -304,12 +304,6 @@ class MappedFileQueue:
         while self.flushed_where < offset and not self.flush(0):
             pass
 
-    def sync_from(self, offset: int) -> None:
-        """Syncs what was found at an offset and behind: a killed process may not have."""
-        for segment in self.segments:
-            if segment.end_offset > offset:
-                segment.sync()
-
     # Shrinking
 
     def set_where(self, offset: int) -> None:

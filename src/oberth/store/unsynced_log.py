@@ -14,11 +14,12 @@ one's last segment is written anew.
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 from oberth.errors import StoreFullError
 from oberth.store.files import FileSystem
+from oberth.store.mapped_file import MappedFile
 from oberth.store.mapped_file_queue import MappedFileQueue
 
 _LOG: Final = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class UnsyncedLog:
     """The note of one store. Any thread may make it; `sync` belongs to a start."""
 
     def __init__(self, files: FileSystem, root: str) -> None:
+        self._files = files
         self._note = UnsyncedNote(files, root)
 
     def note(self, offset: int) -> None:
@@ -78,18 +80,39 @@ class UnsyncedLog:
         """
         noted = self._noted(start)
         first = start if noted is None else min(start, noted)
-        try:
-            if noted is not None:
-                _LOG.warning(
-                    "the log is written anew from %d to %d, since a sync of it failed", noted, end
-                )
-                _write_anew(queue, noted, end)
-            queue.sync_from(first)
-        except OSError:
-            self.note(first)
-            raise
+        if noted is not None:
+            _LOG.warning(
+                "the log is written anew from %d to %d, since a sync of it failed", noted, end
+            )
+        for segment in queue.segments:
+            if segment.end_offset <= first:
+                continue
+            try:
+                if noted is not None and noted < segment.end_offset:
+                    self._write_anew(segment, noted, end)
+                segment.sync()
+            except OSError:
+                self.note(max(first, segment.start_offset))  # all before it is on the disk
+                raise
         if noted is not None:
             self._note.remove()
+
+    def _write_anew(self, segment: MappedFile, start: int, end: int) -> None:
+        """Writes what a segment has of [start, end) over with itself; it looks no younger for it.
+
+        Cleaning goes by when a segment was changed.
+        """
+        base = segment.start_offset
+        start, end = max(start - base, 0), min(end, segment.end_offset) - base
+        if segment.buffer.readonly or start >= end:
+            return
+        changed = self._files.modified_time(segment.path)
+        try:
+            segment.rewrite(start, end)
+        finally:
+            with suppress(OSError):
+                self._files.set_modified_time(segment.path, changed)
+        _LOG.info("%s: %d bytes were written anew", segment.path, end - start)
 
     def _noted(self, start: int) -> int | None:
         data = self._note.read()
@@ -97,11 +120,3 @@ class UnsyncedLog:
             return None
         # A kill in the middle of the note leaves it empty. What was synced is read by no start.
         return int(data) if data.isdigit() else start
-
-
-def _write_anew(queue: MappedFileQueue, start: int, end: int) -> None:
-    for segment in queue.segments:
-        base = segment.start_offset
-        if segment.buffer.readonly:
-            continue
-        segment.rewrite(max(start - base, 0), min(end, segment.end_offset) - base)
