@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -417,4 +418,53 @@ def test_a_new_segment_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> N
     disk.fill(None)
     results = put(store)
     assert [r.queue_offset for r in results] == list(range(32))
+    store.shutdown()
+
+
+class Noted:
+    """A lock that tells when a thread has got it, or waits for it."""
+
+    def __init__(self, lock: threading.RLock, name: str) -> None:
+        self._lock, self._name = lock, name
+        self.asked = threading.Event()
+
+    def __enter__(self) -> None:
+        has_it = self._lock.acquire(blocking=False)
+        if threading.current_thread().name == self._name:
+            self.asked.set()
+        if not has_it:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_two_check_points_on_a_full_disk_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes while the first has stopped dispatch, for the reserve."""
+    disk = FaultDisk()
+    store = MessageStore(config(tmp_path), files=disk)
+    store.load()
+    store.start(background=False)
+    put(store)
+    drain(store)
+    noted = Noted(store._checkpoint_lock, "second")
+    monkeypatch.setattr(store, "_checkpoint_lock", noted)
+    second = threading.Thread(target=store.checkpoint_now, name="second", daemon=True)
+
+    def give_back() -> bool:
+        second.start()
+        assert noted.asked.wait(60)
+        disk.fill(None)
+        return True
+
+    monkeypatch.setattr(store._reserve, "give_back", give_back)
+    disk.fill(0)
+    first = threading.Thread(target=store.checkpoint_now, daemon=True)
+    first.start()
+    for each in (first, second):
+        each.join(60)
+        assert not each.is_alive()
+    assert store._state_offset == store.max_phy_offset
     store.shutdown()

@@ -69,7 +69,8 @@ class StoreParts:
         self._started = False
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._checkpoint_lock = threading.Lock()  # one checkpoint at a time
+        # One checkpoint at a time. Taken before the lock of a round of dispatch, behind _ends_lock.
+        self._checkpoint_lock = threading.RLock()
         self._ends_lock = threading.RLock()  # guards oberth.queue-ends: threads of deletions meet
         self.report: RecoveryReport | None = None
         self._state_offset = -1
@@ -352,7 +353,8 @@ class StoreParts:
         except (OSError, StoreFullError) as error:
             if not is_full(error):
                 raise
-            with self.reput.paused():
+            # The checkpoint's lock comes first, as wherever both are held.
+            with self._checkpoint_lock, self.reput.paused():
                 if not self._reserve.give_back():
                     raise
                 write()
