@@ -313,6 +313,31 @@ def test_ahead_of_the_log(kept: Kept, count: int) -> None:
     assert kept.read() == before
 
 
+def test_ahead_of_a_log_that_has_lost_its_first_segments(tmp_path: Path) -> None:
+    """The power went before the first file of the queue followed them: no log has those values."""
+    kept = Kept(
+        tmp_path, mappedFileSizeCommitLog=str(1 << 14), mappedFileSizeConsumeQueue=str(20 * 50)
+    )
+    for n in range(200):
+        kept.put(f"k{n}", bytes(300))
+        if n == 110:
+            kept.store.checkpoint_now()
+    kept.compact()
+    kept.store.kill()
+    kept.store.commit_log.queue.close()
+    segments = sorted((kept.root / "commitlog").iterdir())
+    assert len(segments) == 5
+    for path in (*segments[:2], *segments[3:]):
+        path.unlink()
+    kept.open()
+    queue = kept.store.queues.find(T, 0)
+    assert queue is not None
+    assert queue.min_offset == 0 < queue.readable_from(kept.store.min_phy_offset)
+    assert queue.max_offset < 150
+    assert [at for at, _, _ in kept.read()] == list(range(queue.max_offset))
+    kept.store.shutdown()
+
+
 def test_torn_tail(kept: Kept) -> None:
     for n in range(20):
         kept.put(f"k{n}", b"%d" % n)

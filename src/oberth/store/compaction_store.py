@@ -103,7 +103,8 @@ class CompactionStore:
             end = queue.max_offset
             if self._position(topic, queue_id) >= end:
                 # What is lost has superseded others, which may be the newest of their keys again.
-                end = max(queue.min_offset, 0)
+                # min_offset may be of a message that the log has lost, see correct_min_offset.
+                end = max(queue.readable_from(self._commit_log.min_offset), 0)
                 self._positions.queue_offset_map[f"{topic}_{queue_id}"] = end - 1
                 is_changed = True
             log.truncate(end)
