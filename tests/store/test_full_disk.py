@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.rigs.noted_lock import NotedLock
 
 from oberth.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
 from oberth.errors import MQBrokerError, StoreFullError
@@ -421,24 +422,6 @@ def test_a_new_segment_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> N
     store.shutdown()
 
 
-class Noted:
-    """A lock that tells when a thread has got it, or waits for it."""
-
-    def __init__(self, lock: threading.RLock, name: str) -> None:
-        self._lock, self._name = lock, name
-        self.asked = threading.Event()
-
-    def __enter__(self) -> None:
-        has_it = self._lock.acquire(blocking=False)
-        if threading.current_thread().name == self._name:
-            self.asked.set()
-        if not has_it:
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
 def test_two_check_points_on_a_full_disk_do_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +432,7 @@ def test_two_check_points_on_a_full_disk_do_not_wait_for_each_other(
     store.start(background=False)
     put(store)
     drain(store)
-    noted = Noted(store._checkpoint_lock, "second")
+    noted = NotedLock(store._checkpoint_lock, "second")
     monkeypatch.setattr(store, "_checkpoint_lock", noted)
     second = threading.Thread(target=store.checkpoint_now, name="second", daemon=True)
 

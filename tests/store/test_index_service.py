@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.noted_lock import NotedLock
 
 from oberth.errors import StoreCorruptError, StoreFullError
 from oberth.formats.index_file import ENTRY, TAG_INDEX_TYPE, entry_position, file_size, key_hash
@@ -375,6 +377,57 @@ def test_a_growing_index_can_be_read_by_another(tmp_path: Path) -> None:
         assert answer.last_update_offset == number * 300
     reader.close()
     writer.close()
+
+
+def test_expired_files_of_an_index_that_another_keeps(tmp_path: Path) -> None:
+    writer = make(tmp_path)
+    other = make(tmp_path)
+    other.load()
+    other.is_kept_elsewhere = True
+    for number in range(25):
+        writer.put(request(number))
+        writer.publish()
+    assert [file.name for file in other.index_files] == []
+    assert other.delete_expired(writer.index_files[1].end_offset + 1) == 2
+    assert [file.name for file in other.index_files] == [
+        path.name for path in sorted((tmp_path / "index").iterdir())
+    ]
+    assert len(other.index_files) == 2
+    other.close()
+    writer.close()
+
+
+def test_a_file_that_is_deleted_meanwhile_is_not_taken_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path, 25)
+    files = OsFileSystem()
+    index = make(tmp_path, files=files)
+    index.load()
+    last = index.index_files[-1]
+    noted = NotedLock(index._files_lock, "cleaning")
+    monkeypatch.setattr(index, "_files_lock", noted)
+    cleaning = threading.Thread(target=index.delete_expired, args=(1 << 60,), name="cleaning")
+    remove = files.remove
+
+    def list_files(path: str) -> list[str]:
+        names = OsFileSystem().list(path)
+        if not cleaning.ident:
+            cleaning.start()
+            assert noted.asked.wait(60)
+        return names
+
+    def look_and_remove(path: str) -> None:
+        index.refresh()  # the file is off the list, and still there
+        remove(path)
+
+    monkeypatch.setattr(files, "list", list_files)
+    monkeypatch.setattr(files, "remove", look_and_remove)
+    index.refresh()
+    cleaning.join(60)
+    index.refresh()
+    assert index.index_files == [last]
+    index.close()
 
 
 def test_times_limit_what_is_found(tmp_path: Path) -> None:

@@ -166,6 +166,8 @@ class FollowingStore(MessageStore):
             alone.enter_context(self._to_itself(PATIENCE_S))
             self.reput = self._own_dispatch
             self.queues.pool.writable = True
+            if self.index is not None:
+                self.index.is_kept_elsewhere = False
             report = super().load()
             if self.damaged_from is None:
                 self._leave_to_dispatcher()
@@ -203,6 +205,8 @@ class FollowingStore(MessageStore):
             queue.stream.drop_window()
         self.queues.pool.writable = False
         self.queues.pool.close()
+        if self.index is not None:
+            self.index.is_kept_elsewhere = True
         self._progress = ProgressFile(self.root)
         self._progress.write(Progress(0, begun.offset, begun.store_timestamp))
         self.reput = FollowedDispatch(
@@ -326,6 +330,6 @@ class FollowingStore(MessageStore):
 
     def query_message(self, *arguments: Any, **named: Any) -> QueryMessageResult:
         """See MessageStore; with what the dispatcher has entered meanwhile."""
-        if self.index is not None and not self._dispatches_itself:
+        if self.index is not None and self.index.is_kept_elsewhere:
             self.index.refresh()
         return super().query_message(*arguments, **named)

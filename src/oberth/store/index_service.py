@@ -186,6 +186,9 @@ class IndexService:
         self.directory = f"{config.store_path_root_dir}/{INDEX}"
         self.config = config
         self.index_files: list[IndexFile] = []
+        self._files_lock = threading.Lock()  # guards changes of index_files, once it is loaded
+        self.is_kept_elsewhere = False
+        """Whether another process puts, and this one only queries and deletes."""
         self.damaged: list[DamagedIndexFile] = []
         self.indexed_offset = -1
         self._clock_ms = clock_ms
@@ -385,19 +388,20 @@ class IndexService:
         self._partial = _NO_RECORD
 
     def refresh(self) -> None:
-        """Takes in what another process has added. For a store opened read-only."""
-        known = {file.name: file for file in self.index_files}
-        for name in self.files.list(self.directory):
-            if name in known or not is_index_name(name):
-                continue
-            try:
-                file = self._open(name)
-            except (FileNotFoundError, StoreCorruptError):
-                continue  # it is being made, or was just deleted
-            known[name] = file
-        for file in known.values():
-            file.refresh()
-        self.index_files = [known[name] for name in sorted(known)]
+        """Takes in what another process has added; what this one has put must be published."""
+        with self._files_lock:
+            known = {file.name: file for file in self.index_files}
+            for name in self.files.list(self.directory):
+                if name in known or not is_index_name(name):
+                    continue
+                try:
+                    file = self._open(name)
+                except (FileNotFoundError, StoreCorruptError):
+                    continue  # it is being made, or was just deleted
+                known[name] = file
+            for file in known.values():
+                file.refresh()
+            self.index_files = [known[name] for name in sorted(known)]
 
     # Putting
 
@@ -498,7 +502,8 @@ class IndexService:
             begin_timestamp=full.end_timestamp if full else 0,
         )
         self.files.sync_directory(self.directory)
-        self.index_files = [*self.index_files, file]
+        with self._files_lock:
+            self.index_files = [*self.index_files, file]
         self._last = file
         if full is not None:
             full.publish()
@@ -603,15 +608,20 @@ class IndexService:
     def delete_expired(self, log_min_offset: int) -> int:
         """Deletes files, never the last, whose records are all gone; returns how many.
 
-        RocketMQ: deleteExpiredFile.
+        One thread at a time. RocketMQ: deleteExpiredFile.
         """
+        if self.is_kept_elsewhere:
+            self.refresh()
         deleted = 0
-        while len(self.index_files) > 1 and self.index_files[0].end_offset < log_min_offset:
+        while True:
+            with self._files_lock:
+                files = self.index_files
+                if len(files) < 2 or files[0].end_offset >= log_min_offset:
+                    return deleted
+                self.index_files = files[1:]
             self._join_flushers()
-            file, self.index_files = self.index_files[0], self.index_files[1:]
-            file.destroy()
+            files[0].destroy()
             deleted += 1
-        return deleted
 
     def truncate(self, log_end_offset: int) -> None:
         """Cuts the entries of records at or after an offset."""

@@ -439,9 +439,12 @@ def test_what_is_put_since_the_start_is_cleaned(tmp_path: Path, *, compacts: boo
         while store.dispatch_behind_bytes:
             assert store.dispatch_nowait()
 
+    config.max_index_num = 40
+    options = {**OPTIONS, "maxIndexNum": "40"}
     store = opened()
-    with TailDispatcher(str(tmp_path), OPTIONS) as tail:
+    with TailDispatcher(str(tmp_path), options) as tail:
         put(store, tail, 0, 300)
+        assert len(list((tmp_path / "index").iterdir())) == 8
         disk.percent = 88
         assert store.cleaning.run() == 0, "this store has not seen yet what the dispatcher has done"
         take_in(store)
@@ -451,6 +454,7 @@ def test_what_is_put_since_the_start_is_cleaned(tmp_path: Path, *, compacts: boo
         assert store.cleaning.run() == 0
         low = store.queues.queues("Topic")[0].min_offset
         assert low > 200
+        assert len(list((tmp_path / "index").iterdir())) == 8 - low // 39
         put(store, tail, 300, 330)
         take_in(store)
     low = 0 if compacts else low
@@ -462,7 +466,7 @@ def test_what_is_put_since_the_start_is_cleaned(tmp_path: Path, *, compacts: boo
     store = opened()
     assert read_from(store, low) == kept
     store.shutdown()
-    with StoreReader(tmp_path, OPTIONS) as reader:
+    with StoreReader(tmp_path, options) as reader:
         report = verify(reader)
     assert report.clean, report.findings[:3]
 
