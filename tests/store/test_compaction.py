@@ -23,7 +23,12 @@ from oberth.formats.batch_consume_queue import UNIT, UNIT_SIZE
 from oberth.formats.config_files import CompactionPositions
 from oberth.formats.consume_queue import is_ext_address
 from oberth.formats.java_string import java_hash
-from oberth.formats.message import BLANK, BLANK_MAGIC, decode_record
+from oberth.formats.message import (
+    BLANK,
+    BLANK_MAGIC,
+    COMMIT_LOG_OFFSET_POSITION,
+    decode_record,
+)
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.formats.options import Line
 from oberth.formats.properties import encode_properties
@@ -765,26 +770,92 @@ def test_what_a_master_has_only_deleted_stays_compacted(tmp_path: Path, has_part
     kept.store.shutdown()
 
 
-def test_only_what_the_log_still_has_is_forgotten(tmp_path: Path) -> None:
-    """What has expired there is nowhere else."""
+def cleaned(root: Path, count: int = 4, **more: str) -> tuple[Kept, list[int]]:
+    """100 messages whose first segments have expired, ten in each; and where each message lay.
+
+    The first two are of a key that a run leaves nothing of.
+    """
     kept = Kept(
-        tmp_path / "a", SizedDisk(), mappedFileSizeCommitLog=str(1 << 14),
-        deleteCommitLogFilesInterval="0",
+        root, SizedDisk(), mappedFileSizeCommitLog=str(1 << 14), deleteCommitLogFilesInterval="0",
+        deleteConsumeQueueFilesInterval="0", **more,
     )  # fmt: skip
-    for n in range(200):
-        kept.put(f"k{n}", bytes(300))
-    for segment in kept.store.commit_log.queue.segments[:2]:
+    kept.put("gone", bytes(1500))
+    kept.put("gone", b"")
+    for n in range(2, 100):
+        kept.put(f"k{n}", bytes(1500))
+    queue = kept.store.queues.find(T, 0)
+    assert isinstance(queue, ConsumeQueue)
+    places = [unit.commit_log_offset for n in range(100) if (unit := queue.unit(n))]
+    for segment in kept.store.commit_log.queue.segments[:count]:
         os.utime(segment.path, (0, 0))
     kept.store.delete_expired_files_manually()
-    assert kept.store.cleaning.run() == 2
-    queue = kept.store.queues.find(T, 0)
-    assert queue is not None
-    unit = queue.unit(150)
-    assert unit is not None
+    assert kept.store.cleaning.run() == count
+    return kept, places
+
+
+def make_apaches(kept: Kept) -> None:
+    """Has records name their place among the copies, as those that Apache's broker makes."""
+    base = kept.root / "compaction"
+    for name, _ in kept.segments():
+        path = base / "compactionLog" / T / "0" / name
+        log = bytearray(path.read_bytes())
+        units = (base / "compactionCq" / T / "0" / name).read_bytes()
+        for at in range(0, len(units), UNIT_SIZE):
+            position, size, *_ = UNIT.unpack_from(units, at)
+            if size <= 0:
+                break
+            start = position - int(name) + COMMIT_LOG_OFFSET_POSITION
+            log[start : start + 8] = position.to_bytes(8, "big")
+        path.write_bytes(log)
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+@pytest.mark.parametrize(
+    ("are_apaches", "has_queues"), [(False, True), (False, False), (True, True)]
+)
+def test_only_what_the_log_still_has_is_forgotten(
+    tmp_path: Path, are_apaches: bool, is_compacted: bool, has_queues: bool
+) -> None:
+    """What has expired there is nowhere else."""
+    kept, places = cleaned(tmp_path / "a")
     kept.store.shutdown()
-    cut_log(str(kept.root), unit.commit_log_offset)
+    if are_apaches:
+        make_apaches(kept)
+    if is_compacted:
+        kept.open()
+        kept.compact()
+        kept.store.shutdown()
+    if not has_queues:
+        shutil.rmtree(kept.root / "consumequeue")
+    cut_log(str(kept.root), places[70])
     kept.open()
-    assert [at for at, _, _ in kept.read()] == list(range(150))
+    assert [at for at, _, _ in kept.read()] == list(range(2 if is_compacted else 0, 70))
+    for n in range(70, 75):
+        kept.put(f"k{n}", b"other")
+    assert [body for at, _, body in kept.read(70)] == [b"other"] * 5
+    kept.store.shutdown()
+
+
+@pytest.mark.parametrize("common", [0, 12, 30])
+@pytest.mark.parametrize("units", [300, 10])
+@pytest.mark.parametrize("has_epochs", [True, False])
+def test_what_parted_before_the_log_begins_is_forgotten(
+    tmp_path: Path, common: int, units: int, has_epochs: bool
+) -> None:
+    """The files of the queue may still know it, or have gone with the log.
+
+    Epochs tell where to cut, before the log begins; bytes can only be compared behind that.
+    """
+    kept, places = cleaned(tmp_path / "a", mappedFileSizeConsumeQueue=str(20 * units))
+    begin = kept.store.min_phy_offset
+    kept.store.shutdown()
+    assert places[30] < begin
+    if has_epochs:
+        cut_log(str(kept.root), places[common])
+    else:
+        cut_log(str(kept.root), begin, common_end=places[common])
+    kept.open()
+    assert [at for at, _, _ in kept.read()] == list(range(common))
     kept.store.shutdown()
 
 

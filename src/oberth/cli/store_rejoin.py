@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,6 +12,21 @@ from oberth.cli.remote import ask, broker_address, json_option, namesrv_option
 
 if TYPE_CHECKING:
     from oberth.client.admin import Admin
+
+
+class Parting(NamedTuple):
+    """Where a store's log leaves its master's.
+
+    Attributes:
+        at: where it is to be cut; None: nowhere.
+        end: where it ends.
+        common_end: up to where it is the master's, before its own begin perhaps; None: all of it,
+            as far as the master can tell.
+    """
+
+    at: int | None
+    end: int
+    common_end: int | None = None
 
 
 @click.command(name="rejoin")
@@ -36,32 +51,37 @@ def rejoin_command(directory: str, master: str, dry_run: bool, namesrv: str, as_
     from oberth.store.offline.reader import StoreReader
     from oberth.store.offline.rejoin import cut_log, record_start, write_epochs
 
-    async def find(admin: Admin) -> tuple[int | None, int, bool]:
+    async def find(admin: Admin) -> Parting:
         with ExitStack() as stack:
             reader = stack.enter_context(StoreReader(directory))
             own = StoreLog(reader)
             other = await side_of(admin, master, stack, is_directory=False)
             here, there = await own.extent(), await other.extent()
             if here.high <= here.low:
-                return None, here.high, False
-            if here.high < there.low or here.low > there.high:
-                # Nothing in common that the master could join on to.
-                return here.low, here.high, here.low > there.high
+                return Parting(None, here.high)
+            # Nothing in common that the master could join on to.
+            if here.high < there.low:
+                return Parting(here.low, here.high)
+            if here.low > there.high:
+                return Parting(here.low, here.high, there.high)
             found = await compare(own, other)
             if found.differs_at is not None:
-                return record_start(reader, found.differs_at), here.high, True
+                at = record_start(reader, found.differs_at)
+                # Without a record in common they may have parted anywhere before.
+                return Parting(at, here.high, at if at > found.start else 0)
             if here.high > there.high:
-                return record_start(reader, there.high), here.high, True
-            return None, here.high, False
+                at = record_start(reader, there.high)
+                return Parting(at, here.high, at)
+            return Parting(None, here.high)
 
-    async def look(admin: Admin) -> tuple[int | None, int, bool, list[tuple[int, int]] | None]:
-        at, end, has_parted = await find(admin)
-        return at, end, has_parted, await admin.epochs(await broker_address(admin, master))
+    async def look(admin: Admin) -> tuple[Parting, list[tuple[int, int]] | None]:
+        return await find(admin), await admin.epochs(await broker_address(admin, master))
 
-    at, end, has_parted, epochs = ask(namesrv, look, names_broker=True)
+    (at, end, common_end), epochs = ask(namesrv, look, names_broker=True)
     kept_in = None
     if at is not None and not dry_run:
-        kept_in = cut_log(directory, at, has_parted=has_parted).kept_in
+        has_parted = common_end is not None
+        kept_in = cut_log(directory, at, has_parted=has_parted, common_end=common_end).kept_in
     if epochs is not None and not dry_run:
         write_epochs(directory, epochs, end if at is None else at)
     if as_json:

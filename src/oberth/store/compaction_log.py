@@ -242,7 +242,8 @@ class Segment:
     def commit_log_offset(self, number: int) -> int:
         """Where the message of a unit lies in the CommitLog; -1 if that is not known.
 
-        A record that Apache's broker wrote has its place in the segment there.
+        A record that Apache's broker wrote has its place in the segment there; where a run of ours
+        has moved it, that place is taken for one in the CommitLog.
         """
         unit = self.unit(number)
         record = self.record(unit)
@@ -408,7 +409,7 @@ class CompactionLog:
     def first_from(self, commit_log_offset: int) -> int:
         """The queue offset of the first message that lies at or behind a place in the CommitLog.
 
-        next_offset if there is none.
+        next_offset if there is none. For records of ours, see `Segment.commit_log_offset`.
         """
         with self._lock:
             for segment in self._row.segments:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NamedTuple
 
 from oberth.errors import ConfigFormatError, StoreError, StoreFullError
 from oberth.formats.config_files import CompactionPositions
@@ -285,15 +285,36 @@ class CompactionStore:
         _write_positions(self._files, self._root, self._positions)
 
 
-def forget_copies(files: FileSystem, root: str, log_begin: int) -> None:
-    """Forgets the messages that the CommitLog has as well: the next start copies them anew. Blocks.
+class QueueUnits(NamedTuple):
+    """What the files of a ConsumeQueue say of a place in the CommitLog.
 
-    For a log that is going to be cut. Nobody has the store open.
+    Attributes:
+        low: the first queue offset of which they have a unit.
+        first: the first one whose message lies at or behind the place; the end if there is none.
+    """
+
+    low: int
+    first: int
+
+
+def forget_copies(
+    files: FileSystem,
+    root: str,
+    start: int,
+    log_begin: int,
+    units_at: Callable[[str, int], QueueUnits | None],
+) -> None:
+    """Forgets what lies at or behind a place in the CommitLog: the next start copies it. Blocks.
+
+    For a log that is going to be cut. Nobody has the store open. Which messages these are says the
+    ConsumeQueue: a record that Apache's broker copied does not name its place.
 
     Args:
         files: where the store is.
         root: the store's directory.
+        start: the place, where the CommitLog begins or before that; 0 is before all of it.
         log_begin: where the CommitLog begins.
+        units_at: asked for topic and number of a queue; None: it has no units.
 
     Raises:
         StoreCorruptError: files that do not belong together.
@@ -307,8 +328,13 @@ def forget_copies(files: FileSystem, root: str, log_begin: int) -> None:
             log = CompactionLog(files, config, root, topic, queue_id)
             opened.callback(log.close)
             log.load(-1)
-            # Of a log that has lost nothing yet everything is there.
-            end = log.first_from(log_begin) if log_begin else 0
+            end = 0
+            if start:
+                units = units_at(topic, queue_id)
+                end = log.next_offset if units is None else units.first
+                # What has no unit has left the log, and may lie behind a place before that.
+                if units is None or (units.first == units.low and start < log_begin):
+                    end = min(end, log.first_from(start))
             ends.append((log, end))
             name = f"{topic}_{queue_id}"
             if positions.queue_offset_map.get(name, -1) >= end:

@@ -68,7 +68,7 @@ async def test_a_master_that_lost_its_tail_and_went_on(
     forgotten: list[int] = []
     monkeypatch.setattr(
         "oberth.store.offline.rejoin.forget_copies",
-        lambda _files, _root, log_begin: forgotten.append(log_begin),
+        lambda _files, _root, start, *_: forgotten.append(start),
     )
     await filled(tmp_path / "a", (b"both", 300))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -106,6 +106,32 @@ async def test_what_the_master_has_deleted(
         assert done.exit_code == 0, done.output
         assert not any((tmp_path / "b" / "commitlog").iterdir())
         assert not forgotten, "no log has what was compacted of it"
+        await goes_on(master, tmp_path / "b", name_server)
+
+
+@pytest.mark.parametrize("shares", ["the-beginning", "nothing"])
+async def test_logs_that_have_parted_before_the_slaves_begins(
+    tmp_path: Path, name_server: str, monkeypatch: pytest.MonkeyPatch, shares: str
+) -> None:
+    """What was compacted of it has another history as well, from where the master's ends."""
+    forgotten: list[int] = []
+    monkeypatch.setattr(
+        "oberth.store.offline.rejoin.forget_copies",
+        lambda _files, _root, start, *_: forgotten.append(start),
+    )
+    common = await filled(tmp_path / "a", (b"once", 20))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    async with make(tmp_path / "b", "127.0.0.1:1") as slave:
+        put(slave, b"only the slave", 800)
+        assert slave.parts.store.commit_log.queue.remove_first(0)
+        begin = slave.parts.store.min_phy_offset
+    async with make(tmp_path / "a", name_server) as master:
+        if shares == "nothing":
+            put(master, b"not the slave.", 800)
+        done = await rejoin(name_server, str(tmp_path / "b"), str(master.address))
+        assert done.exit_code == 0, done.output
+        assert f"cut at {begin}" in done.stderr
+        assert forgotten == [common if shares == "the-beginning" else 0]
         await goes_on(master, tmp_path / "b", name_server)
 
 

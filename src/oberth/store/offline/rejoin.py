@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from oberth.errors import StoreError
@@ -18,9 +19,10 @@ from oberth.formats import paths
 from oberth.formats.epochs import FILE_NAME as EPOCHS
 from oberth.formats.epochs import Epoch, EpochTable, encode_epochs
 from oberth.formats.log_checksums import FILE_NAME as CHECKSUMS
-from oberth.store.compaction_store import forget_copies
+from oberth.store.compaction_store import QueueUnits, forget_copies
 from oberth.store.file_kinds import refuse_linked
 from oberth.store.files import OsFileSystem
+from oberth.store.offline.layout import QueueKey
 from oberth.store.offline.log_walk import DamagedRecord, walk
 from oberth.store.offline.reader import StoreReader
 from oberth.store.offline.rebuild import locked, sync_directory, sync_tree
@@ -97,6 +99,15 @@ def _make_kept(kept_in: str) -> None:
     sync_directory(os.path.dirname(kept_in))
 
 
+def _units_at(reader: StoreReader, place: int, topic: str, queue_id: int) -> QueueUnits | None:
+    if QueueKey(topic, queue_id) not in reader.layout.queues:
+        return None
+    queue = reader.queue(topic, queue_id)
+    end = queue.end_offset()
+    low = queue.min_offset(0, end)
+    return QueueUnits(low, queue.min_offset(place, end)) if low < end else None
+
+
 def cut_log(
     root: str,
     at: int,
@@ -104,6 +115,7 @@ def cut_log(
     end: int | None = None,
     *,
     has_parted: bool = True,
+    common_end: int | None = None,
 ) -> Cut:
     """Cuts a store's log at an offset, and keeps what is cut off. Blocks.
 
@@ -116,6 +128,8 @@ def cut_log(
             seconds for 1 GiB.
         has_parted: False if the master has only deleted what it had in common with this store. Then
             what was compacted stays: no log has it any more.
+        common_end: up to where the log was the master's, if that is not ``at``: before it begins
+            now, perhaps. What was compacted of the log from there on is in no log.
 
     Raises:
         StoreLockedError: a broker has the store open.
@@ -131,11 +145,14 @@ def cut_log(
         with StoreReader(root) as reader:
             segments = reader.layout.commit_log
             end = reader.max_offset if end is None else end
-        if os.path.exists(kept_in):
-            raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
-        refuse_linked(root, _DERIVED)
-        if has_parted and segments:
-            forget_copies(OsFileSystem(), root, segments[0].start)
+            if os.path.exists(kept_in):
+                raise StoreError(f"{kept_in}: holds what was cut off before; move it away first")
+            refuse_linked(root, _DERIVED)
+            if has_parted and segments:
+                begin = segments[0].start
+                start = min(begin, at if common_end is None else common_end)
+                units_at = partial(_units_at, reader, start)
+                forget_copies(OsFileSystem(), root, start, begin, units_at)
         _make_kept(kept_in)
         for segment in reversed(segments):
             if segment.end <= at:
