@@ -21,9 +21,13 @@ from tests.rigs.noted_lock import NotedLock
 
 from oberth.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
 from oberth.errors import MQBrokerError, StoreFullError
+from oberth.formats.message import decode_record
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.store.disk_reserve import FILE_NAME
+from oberth.store.dispatch_handover import LOCK, FileLock
+from oberth.store.dispatch_state import DispatchState
 from oberth.store.files import OsFileSystem
+from oberth.store.following_store import FollowingStore
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import (
     GetMessageStatus,
@@ -210,6 +214,98 @@ def test_a_start_on_a_full_disk_comes_up(disk: Path, end: str, reserve: bool) ->
     assert reopened.query_message("t", "k1", 1, 0, 2**62).records
     makes_room_and_goes_on(reopened, stored)
     reopened.shutdown()
+
+
+@pytest.mark.parametrize("reserve", [True, False])
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_store_that_another_process_dispatches_starts_on_a_full_disk(
+    disk: Path, end: str, reserve: bool
+) -> None:
+    """It leaves queues and index to the dispatcher, or keeps them if no block says so."""
+    with FollowingStore(config(disk / "store")):
+        pass  # makes the files that such a store has
+    store, stored = fill_store(disk, reserve=reserve)
+    if end == "kill":
+        kill(store)
+    else:
+        store.shutdown()
+    if not reserve:
+        (disk / "store" / FILE_NAME).unlink(missing_ok=True)
+    reserve = (disk / "store" / FILE_NAME).exists()  # to stop may have taken it
+    fill(disk)
+    again = FollowingStore(config(disk / "store"))
+    again.load()
+    again.start(background=False)
+    assert readable(again, stored[: again.max_offset_in_queue("t", 0)])
+    again.cleaning.run()
+    assert again.min_phy_offset > 0, "cleaning freed nothing"
+    again.cleaning.run()
+    assert not again.flags.bits & RunningFlag.DISK_FULL
+    state = DispatchState.load(again.root)
+    assert state is not None
+    lock = FileLock(again.root, LOCK)
+    is_left = lock.acquire_nowait()
+    lock.close()
+    if is_left:
+        assert state.position == again.dispatched_offset
+    else:
+        assert not reserve
+        makes_room_and_goes_on(again, stored)
+    again.shutdown()
+    with MessageStore(config(disk / "store")) as third:
+        assert readable(third, stored)[-8:] == stored[-8:]
+
+
+@pytest.mark.parametrize("reserve", [True, False])
+@pytest.mark.parametrize("kind", [MessageStore, FollowingStore])
+def test_what_is_not_compacted_yet_stays_and_the_rest_goes(
+    disk: Path, kind: type[MessageStore], reserve: bool
+) -> None:
+    """More than the reserve has room for: it is copied step by step, as segments before it go."""
+    settings = config(disk / "store")
+    settings.compaction_mapped_file_size = 64 << 10
+    settings.compaction_cq_mapped_file_size = 46 * 100
+    with FollowingStore(settings):
+        pass  # makes the files that such a store has
+
+    def attributes(topic: str) -> dict[str, str]:
+        return {"cleanup.policy": "COMPACTION"} if topic == "kept" else {}
+
+    def opened(made: MessageStore) -> MessageStore:
+        made.load()
+        made.start(background=False)
+        return made
+
+    settings.enable_compaction = False
+    store = opened(MessageStore(settings))
+    for topic in ("t", "kept"):
+        for number in range(0, 2000, 100):
+            messages = [
+                MessageExtBrokerInner.of(topic, bytes(2000), keys=f"k{n}")
+                for n in range(number, number + 100)
+            ]
+            assert all(result.ok for result in store.put_messages(messages))
+            drain(store)
+    store.shutdown()
+    if not reserve:
+        (disk / "store" / FILE_NAME).unlink(missing_ok=True)
+    fill(disk)
+    settings.enable_compaction = True
+    store = opened(kind(settings, topic_attributes=attributes))
+    for _ in range(50):
+        store.cleaning.run()
+        with contextlib.suppress(StoreFullError):
+            store.checkpoint_now()
+            break
+    assert store.min_phy_offset > 3 << 20
+    store.checkpoint_now()
+    found: list[str] = []
+    offset = 0
+    while (result := store.get_message("g", "kept", 0, offset, 32)).message_count:
+        found += [decode_record(each).properties["KEYS"] for each in result.records]
+        offset = result.next_begin_offset
+    assert found == [f"k{n}" for n in range(2000)]
+    store.shutdown()
 
 
 def test_a_full_disk_that_may_not_be_cleaned_is_read(disk: Path) -> None:

@@ -243,15 +243,26 @@ class CompactionStore:
             return False
         return True
 
-    def has_all(self) -> bool:
-        """Whether all that the queues have is here and on the disk. Blocks, for a sync at most."""
-        if any(log.next_offset < queue.max_offset for log, queue in self._queues_of_topics()):
-            return False
+    def copied_offset(self, limit: int) -> int:
+        """Up to where in the CommitLog all that the queues have is here, and on the disk. Blocks.
+
+        Args:
+            limit: what lies behind it is not asked for.
+
+        Returns:
+            Where the first message lies that is not here, or the limit; -1 after a failed sync.
+        """
         if self.syncs.has_failed:
-            return False
+            return -1
+        log_begin = self._commit_log.min_offset
+        for log, queue in self._queues_of_topics():
+            if log.next_offset < queue.max_offset:
+                unit = queue.next_unit(max(log.next_offset, queue.readable_from(log_begin)))
+                if unit is not None:
+                    limit = min(limit, unit.commit_log_offset)
         with self.syncs.watch():
             self.flush()
-        return True
+        return limit
 
     def flush(self) -> None:
         """Bring everything to the disk. Blocks; within `syncs`, if it is to be believed."""

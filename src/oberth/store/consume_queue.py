@@ -406,7 +406,11 @@ class ConsumeQueue:
 
     def earliest_unit(self) -> ConsumeQueueUnit | None:
         """The first unit that is a message."""
-        number = self._next_message(self._min_offset, self.max_offset)
+        return self.next_unit(self._min_offset)
+
+    def next_unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
+        """The first unit at or behind a queue offset that is a message."""
+        number = self._next_message(max(queue_offset, self._min_offset), self.max_offset)
         return None if number is None else self.unit(number)
 
     def latest_unit(self) -> ConsumeQueueUnit | None:

@@ -10,7 +10,8 @@ has; and never less than before, also while a restarted dispatcher enters messag
 
 A slave whose log a crash has damaged keeps queues and index to itself until its master has sent
 that part again (`end_before_damage`): a dispatcher would go on behind the damage, and queues take
-nothing in front of what they have.
+nothing in front of what they have. So does one whose disk is full to its last block when it opens,
+until the next start.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.errors import OptionError, StoreError
+from oberth.errors import OptionError, StoreError, StoreFullError, StoreLockedError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch_handover import LOCK, WANTED, FileLock, Progress, ProgressFile
 from oberth.store.dispatch_state import DispatchState
+from oberth.store.files import is_full
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import QueryMessageResult
 from oberth.store.recovery import RecoveryReport
@@ -169,11 +171,32 @@ class FollowingStore(MessageStore):
             if self.index is not None:
                 self.index.is_kept_elsewhere = False
             report = super().load()
-            if self.damaged_from is None:
-                self._leave_to_dispatcher()
-            else:
+            try:
+                is_left = self.damaged_from is None and self._leave_if_there_is_room()
+            except BaseException:
+                self._loaded = False
+                self._lock.release()
+                raise
+            if not is_left:
                 self._alone = alone.pop_all()
         return report
+
+    def _leave_if_there_is_room(self) -> bool:
+        """Leaves queues and index to the dispatcher; False where a full disk cannot note that.
+
+        Then they are this store's until the next start: it may have units that no file has.
+        """
+        try:
+            self._with_reserve(self._leave_to_dispatcher)
+        except (OSError, StoreFullError) as error:
+            if not is_full(error):
+                raise
+            _LOG.error(
+                "%s: the disk is full, the broker itself dispatches until its next start: %s",
+                self.root, error,
+            )  # fmt: skip
+            return False
+        return True
 
     def end_before_damage(self) -> None:
         """See MessageStore; from here on the dispatcher has queues and index."""
@@ -181,7 +204,7 @@ class FollowingStore(MessageStore):
         if self._alone is not None:
             self._own_dispatch.shutdown()
             with self._checkpoint_lock:
-                self._leave_to_dispatcher()
+                self._with_reserve(self._leave_to_dispatcher)
                 self._let_go()
 
     def _let_go(self) -> None:
@@ -201,14 +224,16 @@ class FollowingStore(MessageStore):
             begun.offset, begun.last_record, begun.store_timestamp, begun.queue_end,
             begun.queue_count, dict(counts), self._settings(), is_whole=True,
         ).save(self.root)  # fmt: skip
+        if self._progress is None:
+            self._progress = ProgressFile(self.root)
+        self._progress.write(Progress(0, begun.offset, begun.store_timestamp))
+        # From here on nothing fails for want of room.
         for queue in self.queues.all_queues():
             queue.stream.drop_window()
         self.queues.pool.writable = False
         self.queues.pool.close()
         if self.index is not None:
             self.index.is_kept_elsewhere = True
-        self._progress = ProgressFile(self.root)
-        self._progress.write(Progress(0, begun.offset, begun.store_timestamp))
         self.reput = FollowedDispatch(
             self.commit_log, self.dispatcher, self.flags, self._dispatch_limit, self._progress,
             begun,
@@ -225,7 +250,10 @@ class FollowingStore(MessageStore):
 
     @property
     def _dispatches_itself(self) -> bool:
-        """Whether queues and index are this store's: while it opens, or as long as damage stays."""
+        """Whether queues and index are this store's.
+
+        While it opens, as long as damage stays, and where a full disk could not note otherwise.
+        """
         return self.reput is self._own_dispatch
 
     def _write_state(self, *, clean: bool) -> None:
@@ -233,24 +261,24 @@ class FollowingStore(MessageStore):
         if self._dispatches_itself:
             super()._write_state(clean=clean)
 
-    def checkpoint_now(self, *, clean: bool = False) -> None:
-        """Syncs the log and notes what the dispatcher has on the disk. Blocks."""
-        if self._dispatches_itself:
-            super().checkpoint_now()  # until the next start a dispatcher may go behind the damage
-            return
+    def _checkpoint(self, *, clean: bool) -> None:
+        """Syncs the log and notes what the dispatcher has on the disk."""
         with self._checkpoint_lock:
-            if clean:
+            if self._dispatches_itself:
+                # Until the next start a dispatcher may go behind this.
+                super()._checkpoint(clean=False)
+            elif clean:
                 try:
                     with self._to_itself(_STOP_PATIENCE_S):
                         self._note(clean=True)
-                except StoreError as error:
+                except StoreLockedError as error:
                     _LOG.warning(
                         "the store is not closed in order, the dispatcher still works on it (%s)",
                         error,
                     )
                     self._note(clean=False)
-                return
-            self._note(clean=False)
+            else:
+                self._note(clean=False)
 
     def settle_removal(self) -> None:
         """See MessageStore; has the dispatcher step aside, which then opens the queues anew.
@@ -258,17 +286,18 @@ class FollowingStore(MessageStore):
         Else a start after a crash would miss what it noted, and dispatch the log from its
         beginning, deleted topics too.
         """
-        if self._dispatches_itself:
-            super().settle_removal()
-            return
         self._save_queue_ends()
+        self._with_reserve(self._settle)
+
+    def _settle(self) -> None:
         with self._checkpoint_lock:
-            try:
-                with self._to_itself(_STOP_PATIENCE_S):
-                    self._count_again()
-            except StoreError as error:
-                _LOG.warning("after a crash a deleted topic may come back: %s", error)
-            self._note(clean=False)
+            if not self._dispatches_itself:
+                try:
+                    with self._to_itself(_STOP_PATIENCE_S):
+                        self._count_again()
+                except StoreError as error:
+                    _LOG.warning("after a crash a deleted topic may come back: %s", error)
+            self._checkpoint(clean=False)
 
     def _count_again(self) -> None:
         """Notes how many queues are left, and up to where they reach; nobody writes to them."""

@@ -396,7 +396,7 @@ class StoreParts:
         self._is_copied = True
 
     def _deletable_offset(self) -> int:
-        """Up to where the log may be deleted without a checkpoint; -1: it wants one. Blocks.
+        """Up to where the log may be deleted without a checkpoint. Blocks.
 
         After a failed sync none comes. Then the log has to stay from where oberth.state says: a
         start trusts no state of a log that begins behind that, and reads all of it.
@@ -404,9 +404,9 @@ class StoreParts:
         offset = self._durable_offset
         if self.has_failed_syncs:
             offset = min(offset, self._state_offset)
-        if self.compaction is None or self._is_copied or self.compaction.has_all():
+        if self.compaction is None or self._is_copied:
             return offset
-        return -1
+        return self.compaction.copied_offset(offset)
 
     def _write_state(self, *, clean: bool) -> None:
         position = self.reput.position()
