@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,8 +46,8 @@ from oberth.spark.pipelines import backfill
 from oberth.spark.pipelines.backfill import STEPS, PublishReport, PublishSettings, publish
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, ExactSender
 from oberth.spark.pipelines.export.compaction import compact
+from oberth.spark.pipelines.export.directories import NULL_VALUE, directory_of
 from oberth.spark.pipelines.export.exporter import export
-from oberth.spark.pipelines.export.rows import NULL_VALUE
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import whole_files
 from oberth.spark.pipelines.tasks import InProcess
@@ -400,7 +401,17 @@ def test_the_command(mq: Any, tmp_path: Path) -> None:
     assert len(messages(mq)) == 8
 
 
-TAGS = ["", "red", "two words", "a=b/c%d", "é", "订" * 30, NULL_VALUE]
+LONG = "订" * 30
+TAGS = [
+    "",
+    "red",
+    "two words",
+    "a=b/c%d",
+    "é",
+    NULL_VALUE,
+    LONG,
+    unquote(directory_of("", LONG)[1:]),
+]
 PARTITIONS = [(), ("tags",), ("tags", "key"), ("day=date(timestamp)", "label=tags")]
 
 

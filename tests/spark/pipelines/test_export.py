@@ -28,6 +28,7 @@ from oberth.cli.main import oberth
 from oberth.errors import DataLossError, OptionError, StoreLockedError
 from oberth.formats.message_store_config import MessageStoreConfig
 from oberth.spark.pipelines.export.compaction import compact, expire
+from oberth.spark.pipelines.export.directories import directory_of, values_of, whole_values
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import place_of
@@ -422,35 +423,38 @@ def test_options_that_an_export_of_a_store_heeds(growing_store: Any, tmp_path: P
         )  # fmt: skip
 
 
-def test_a_value_that_its_directory_cuts_is_whole_in_the_files(
+NONE = "__HIVE_DEFAULT_PARTITION__"
+LONG = "订" * 30
+
+
+def test_a_value_that_its_directory_does_not_say_is_in_the_files_metadata(
     growing_store: Any, tmp_path: Path
 ) -> None:
-    """Also of joined files; those that an older export wrote have none, and are not joined."""
+    """Also of joined files; a tag that is called like the directory of another one is another."""
     into = tmp_path / "lake"
-    tag, none = "订" * 30, "__HIVE_DEFAULT_PARTITION__"
-    settings = ExportSettings(partition_by=("tags",))
-    for number in range(4):
-        growing_store.append("A", 0, b"%d" % number, tags=tag)
-        growing_store.append("A", 0, b"none", tags=none)
-        growing_store.append("A", 0, b"short", tags="a_b")
+    named = unquote(directory_of("", LONG)[1:])
+    settings = ExportSettings(partition_by=("tags", "key"))
+    tags, keys = [LONG, named, NONE, "a_b", ""], ["", "k", "", "", "k"]
+    for number in range(3):
+        for tag, key in zip(tags, keys, strict=True):
+            growing_store.append("A", 0, b"%d" % number, tags=tag, keys=key)
         export(InProcess(), str(growing_store.root), str(into), settings)
-        if not number:
-            [old] = into.glob("A/tags=%E8*/*.parquet")
-            pq.write_table(pq.ParquetFile(old).read().drop_columns(["tags"]), old)
-    assert compact(str(into), 1 << 20) == 3 + 4 + 4
-    found = []
-    for path in into.glob("A/*/*.parquet"):
-        with pq.ParquetFile(path) as file:
-            tags = file.read(["tags"]) if "tags" in file.schema_arrow.names else None
-            said = unquote(path.parent.name.removeprefix("tags="))
-            found.append((said[:3], file.metadata.num_rows, tags and set(tags[0].to_pylist())))
-    assert Counter(map(str, found)) == Counter(
-        map(str, [(tag[:3], 1, None), (tag[:3], 3, {tag}), (none[:3], 4, None), ("a_b", 4, None)])
-    )
+    assert len({path.parent.parent for path in into.glob("A/*/*/*.parquet")}) == 4
+    assert compact(str(into), 1 << 20) == 15
     rows = read_all(into, "parquet")
-    bodies = [*(b"%d" % number for number in range(4)), *[b"none", b"short"] * 4]
-    assert Counter(row["value"] for row in rows) == Counter(bodies)
-    assert sum(row["tags"] == none for row in rows) == 4
+    assert Counter(row["value"] for row in rows) == Counter([b"0", b"1", b"2"] * 5)
+    # As pandas reads it: types of directories and of all files have to agree.
+    table = pq.read_table(into / "A")
+    assert table.num_rows == 15
+    shown = Counter(table.column("tags").to_pylist())
+    assert shown == Counter({named: 6, unquote(directory_of("", NONE)[1:]): 3, "a_b": 3, None: 3})
+    found = []
+    for path in into.glob("A/*/*/*.parquet"):
+        below = str(path.relative_to(into / "A"))
+        values = whole_values(values_of(below), pq.read_schema(path).metadata)
+        assert {"tags", "key"}.isdisjoint(pq.read_schema(path).names)
+        found.append((values["tags"], pq.read_metadata(path).num_rows))
+    assert Counter(found) == Counter([(tag or None, 3) for tag in tags])
 
 
 @pytest.mark.parametrize(("form", "joined"), [("parquet", 12), ("delta", 9), ("iceberg", 12)])

@@ -37,9 +37,9 @@ from oberth.spark.connection import Connection
 from oberth.spark.live_sink import MessageRows
 from oberth.spark.pipelines.exact_send import PUBLISHED_AS, Arrived, ExactSender
 from oberth.spark.pipelines.export.compaction import list_files
+from oberth.spark.pipelines.export.directories import values_of, whole_values
 from oberth.spark.pipelines.export.ledger import DIRECTORY, Ledger
 from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
-from oberth.spark.pipelines.export.rows import NULL_VALUE
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, check_delta, whole_files
 from oberth.store.offline.layout import local_directory
@@ -232,6 +232,7 @@ class _Run:
         for path, partition in files:
             system, bare = place.arrow(path)
             with pq.ParquetFile(bare, filesystem=system) as file:
+                partition = whole_values(partition, file.schema_arrow.metadata)
                 names = [*file.schema_arrow.names, *partition]
                 for given in (settings.value, settings.key):
                     if given and given not in names:
@@ -470,16 +471,7 @@ def open_table(
     ]  # fmt: skip
     if not files:
         raise OptionError(f"from: {table!r} has no Parquet files")
-    return place, "", [TableFile(path, _hive_values(path[len(place.root) :])) for path in files]
-
-
-def _hive_values(below: str) -> dict[str, Any]:
-    """The partition that directories ``name=value`` say, as text."""
-    found = [each.partition("=") for each in below.split("/")[:-1]]
-    return {
-        name: None if value == NULL_VALUE else unquote(value)
-        for name, equals, value in found if equals
-    }  # fmt: skip
+    return place, "", [TableFile(path, values_of(path[len(place.root) :])) for path in files]
 
 
 def _delta_files(place: Place, as_of: str) -> tuple[str, list[TableFile]]:

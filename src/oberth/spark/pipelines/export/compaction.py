@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oberth.errors import OptionError
+from oberth.spark.pipelines.export.directories import PARTITION
 from oberth.spark.pipelines.export.iceberg_upkeep import expire as expire_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import join as join_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import neighbours
@@ -179,19 +180,12 @@ def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) ->
 
 
 def _alike(paths: list[str]) -> list[list[str]]:
-    """Those next to each other that have the same columns; at least two each.
-
-    Exports begun before files had the values that directories cut have files of both kinds.
-    """
-    groups: list[list[str]] = []
-    before: list[str] = []
+    """Those of the same values, at least two each; see `directories`."""
+    groups: dict[bytes | None, list[str]] = {}
     for path in paths:
-        names = pq.read_schema(path).names
-        if names != before:
-            groups.append([])
-        groups[-1].append(path)
-        before = names
-    return [group for group in groups if len(group) > 1]
+        said = (pq.read_schema(path).metadata or {}).get(PARTITION)
+        groups.setdefault(said, []).append(path)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _join(ledger: Ledger, paths: list[str]) -> None:

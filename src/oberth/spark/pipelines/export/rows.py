@@ -5,18 +5,17 @@ There is one for each table and partition.
 Every file says in its metadata which range of which store's log it was made from:
 
     oberth.broker   oberth.log.start   oberth.log.end   oberth.segment.size   oberth.batch
+
+and of a Parquet table's partition what `directories` cannot say.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +25,8 @@ from oberth.errors import DataLossError
 from oberth.formats import sys_flag as flags
 from oberth.spark import plan as p
 from oberth.spark.options import Selection, SelectionKind
+from oberth.spark.pipelines.export.directories import directory_of, partition_metadata
 from oberth.spark.pipelines.export.live import LiveOrigin, LivePart
-from oberth.spark.pipelines.export.partition_by import PartitionColumn
 from oberth.spark.pipelines.export.places import Place
 from oberth.spark.pipelines.export.settings import (
     ODD_TIMES,
@@ -45,10 +44,6 @@ GROUP_BYTES: Final = 32 << 20
 HELD_BACK_MAX: Final = 256 << 20
 OPEN_FILES_MAX: Final = 200
 COMPRESSION_LEVEL: Final = 1
-NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-QUOTED_MAX: Final = 200
-"""Characters of a value in a directory's name; of a longer one the files have the whole."""
-_CUT_TO: Final = 150
 _DICTIONARY: Final = (
     "topic", "broker", "tags", "bornHost", "storeHost", "partition", "timestampType", "flag",
     "sysFlag", "reconsumeTimes", "preparedTransactionOffset", "magic", "reason",
@@ -266,8 +261,6 @@ class _RangeExport:
                 table += QUARANTINE
             partition = key if job.settings.one_table else key[1:]
             part = rows if chosen is None else rows.take(chosen)
-            if job.hive:
-                part = _with_cut_values(part, partitions, partition)
             self._add(table, tuple(each.name for each in partitions), partition, part)
 
     def _add(
@@ -312,7 +305,7 @@ class _OpenFile:
         directory = os.path.join(job.directory, table)
         if job.hive:
             for name, value in self._partition:
-                directory = os.path.join(directory, _directory(name, value))
+                directory = os.path.join(directory, directory_of(name, value))
         self._place = job.place
         self._place.make(directory)
         name = f"part-{job.batch:08d}-{part.start:020d}-{uuid.uuid4().hex[:12]}.parquet"
@@ -327,6 +320,7 @@ class _OpenFile:
         metadata = {
             **(schema.metadata or {}),
             **file_metadata(self._broker, part.start, part.end, segment_size, job.batch),
+            **(partition_metadata(self._partition) if job.hive else {}),
         }
         self._schema = schema.with_metadata(metadata)
         self._sink = self._place.open(self.path)
@@ -466,38 +460,6 @@ def _with(fields: tuple[Field, ...], *columns: str) -> tuple[Field, ...]:
 def _extra(schema: pa.Schema, fields: tuple[Field, ...]) -> list[pa.Field]:
     kinds = {"topic": pa.string(), "value": pa.binary(), "bodyError": pa.string()}
     return [pa.field(each.name, kinds[each.column]) for each in fields[len(schema) :]]
-
-
-def _quoted(value: str | None) -> str:
-    """A partition's value as directories have it."""
-    if value is None:
-        return NULL_VALUE
-    text = quote(value, safe="")
-    # A value that is called like none is still one.
-    return text.replace("_", "%5F") if text == NULL_VALUE else text or NULL_VALUE
-
-
-def _directory(name: str, value: str | None) -> str:
-    """A partition's directory, with a name that file systems take and all readers can decode."""
-    text = _quoted(value)
-    if value is None or len(text) <= QUOTED_MAX:
-        return f"{name}={text}"
-    # Cut between characters: engines refuse a table with half of one in a name.
-    sizes = accumulate(len(quote(char, safe="")) for char in value)
-    kept = sum(1 for _ in takewhile(lambda size: size <= _CUT_TO, sizes))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"{name}={quote(value[:kept], safe='')}-{digest}"
-
-
-def _with_cut_values(
-    rows: pa.Table, partitions: Sequence[PartitionColumn], values: Sequence[str | None]
-) -> pa.Table:
-    """Rows of one partition, with those of its values that the directories have cut."""
-    for each, value in zip(partitions, values, strict=True):
-        if value is not None and len(_quoted(value)) > QUOTED_MAX:
-            whole = pa.repeat(pa.scalar(value, pa.string()), rows.num_rows)
-            rows = rows.append_column(pa.field(each.name, pa.string()), whole)
-    return rows
 
 
 def _groups(keys: list[pa.Array], count: int) -> list[tuple[tuple[Any, ...], pa.Array | None]]:
