@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import duckdb
 import pyarrow as pa
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from oberth.spark.pipelines.export.directories import (
     NULL_VALUE,
     QUOTED_MAX,
+    cut_between_characters,
     directory_of,
     partition_metadata,
     values_of,
@@ -35,6 +36,7 @@ def test_a_file_says_what_its_directories_do_not(first: str | None, second: str 
     names = [directory_of(*each) for each in partition]
     for name in names:
         assert len(name) <= 5 + QUOTED_MAX
+        assert cut_between_characters(name) == name
         unquote(name, errors="strict")
     said = values_of(f"{'/'.join(names)}/part.parquet")
     metadata = partition_metadata(partition)
@@ -57,3 +59,15 @@ def test_no_engine_takes_a_value_for_null(tmp_path: Path, value: str) -> None:
     found = duckdb.sql(query)
     assert found is not None
     assert {row[0] for row in found.fetchall()} == expected
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(0, 2))
+def test_what_older_exports_cut_anywhere_is_called_as_now(text: str, more: int) -> None:
+    value = "a" * more + text * 201
+    former = f"tags={quote(value, safe='')[:150]}{directory_of('', value)[-17:]}"
+    assert cut_between_characters(former) == directory_of("tags", value)
+
+
+@pytest.mark.parametrize("name", ["A", "day=2024-05-17", f"tags={NULL_VALUE}", f"k={'%' * 40}"])
+def test_other_names_stay(name: str) -> None:
+    assert cut_between_characters(name) == name

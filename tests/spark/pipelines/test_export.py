@@ -13,9 +13,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import duckdb
 import pyarrow.parquet as pq
@@ -27,7 +30,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from oberth.cli.main import oberth
 from oberth.errors import DataLossError, OptionError, StoreLockedError
 from oberth.formats.message_store_config import MessageStoreConfig
-from oberth.spark.pipelines.export.compaction import compact, expire
+from oberth.spark.pipelines.export import rows as rows_module
+from oberth.spark.pipelines.export.compaction import compact, expire, list_files
 from oberth.spark.pipelines.export.directories import directory_of, values_of, whole_values
 from oberth.spark.pipelines.export.exporter import STEPS, export
 from oberth.spark.pipelines.export.ledger import Ledger
@@ -455,6 +459,61 @@ def test_a_value_that_its_directory_does_not_say_is_in_the_files_metadata(
         assert {"tags", "key"}.isdisjoint(pq.read_schema(path).names)
         found.append((values["tags"], pq.read_metadata(path).num_rows))
     assert Counter(found) == Counter([(tag or None, 3) for tag in tags])
+
+
+@pytest.mark.parametrize(
+    "text", [LONG, "a" * 148 + "订" * 20, "a" * 149 + "订" * 20, "a" + "é" * 40]
+)
+def test_directories_of_older_exports_get_names_that_can_be_read(
+    growing_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Their names could end within a character, for which DuckDB and pyarrow refuse all of it."""
+    into = tmp_path / "lake"
+    settings = ExportSettings(partition_by=("tags", "key"))
+
+    def older(name: str, value: str | None) -> str:
+        quoted = NONE if value is None else quote(value, safe="")
+        digest = hashlib.sha256(quoted.encode()).hexdigest()[:16]
+        return f"{name}={quoted if len(quoted) <= 200 else f'{quoted[:150]}-{digest}'}"
+
+    for number in range(2):
+        with monkeypatch.context() as patch:
+            if not number:
+                patch.setattr(rows_module, "directory_of", older)
+                patch.setattr(rows_module, "partition_metadata", lambda _: {})
+            for tag in (text, "a"):
+                growing_store.append("A", 0, b"%d" % number, tags=tag, keys="k%2F")
+            export(InProcess(), str(growing_store.root), str(into), settings)
+    former = into / "A" / older("tags", text)
+    assert former.exists()
+    real = {name: getattr(os, name) for name in ("replace", "unlink", "removedirs")}
+    left = [0]
+
+    def step(name: str, *args: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        real[name](*args)
+
+    joined = None
+    for kill in count():
+        left[0] = kill
+        with monkeypatch.context() as patch, suppress(Killed):
+            for name in real:
+                patch.setattr(os, name, partial(step, name))
+            joined = compact(str(into), 1)
+        present = list_files(settings, Ledger(place_of(str(into), {}, "into")))["A"]
+        assert len({Path(path).name for path in present}) == len(present) == 4, kill
+        if joined is not None:
+            break
+    assert joined == 0
+    assert not list(former.rglob("*.parquet"))
+    rows = read_all(into, "parquet")
+    assert Counter(row["value"] for row in rows) == Counter([b"0", b"0", b"1", b"1"])
+    assert pq.read_table(into / "A").num_rows == 4
+    assert len({row["tags"] for row in rows}) == 2
+    # What the older one does not say is not said of it by being joined.
+    assert compact(str(into), 1 << 20) == 2
 
 
 @pytest.mark.parametrize(("form", "joined"), [("parquet", 12), ("delta", 9), ("iceberg", 12)])

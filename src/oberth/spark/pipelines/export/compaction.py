@@ -2,7 +2,8 @@
 
 Parquet: files of one directory are joined until they have the wanted size; the joined file says the
 range from the first one's beginning to the last one's end. The same commit file that puts it in
-place names the files that it replaces, and both steps are taken again after a kill.
+place names the files that it replaces, and both steps are taken again after a kill. A file whose
+directory gets another name is moved in the same way.
 
 Delta: delta-rs's own compaction, one commit, or a few where it cannot join some partitions. Its
 files do not carry the range of the log; the table's history does. Iceberg: see `iceberg_upkeep`.
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oberth.errors import OptionError
-from oberth.spark.pipelines.export.directories import PARTITION
+from oberth.spark.pipelines.export.directories import PARTITION, cut_between_characters
 from oberth.spark.pipelines.export.iceberg_upkeep import expire as expire_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import join as join_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import neighbours
@@ -74,6 +75,7 @@ def compact(into: str, target_size: int, storage: Mapping[str, str] | None = Non
                 f"{into}: Parquet files in an object store are not joined; use format delta"
             )
         settle(ledger)
+        _rename_directories(ledger, ParquetTables(settings, ledger))
         return _compact_parquet(ledger, ParquetTables(settings, ledger), target_size)
 
 
@@ -163,6 +165,28 @@ def _sync_delta(ledger: Ledger, root: str) -> None:
     ledger.place.sync_below(root, since_ms)
 
 
+def _rename_directories(ledger: Ledger, tables: ParquetTables) -> None:
+    """Moves files out of directories whose names older exports cut within a character."""
+    place = ledger.place
+    for paths in tables.files().values():
+        for path in paths:
+            table, *names, file = os.path.relpath(path, ledger.into).split(os.sep)
+            better = os.path.join(ledger.into, table, *map(cut_between_characters, names))
+            old = os.path.dirname(path)
+            if better == old:
+                continue
+            place.make(better)
+            # A kill can have come between a directory's making and its parent's sync.
+            for each in tables.down_to(better):
+                place.sync(each)
+            # As if it was joined: a reader sees it in one of the two, also after a loss of power.
+            joined = os.path.join(better, file)
+            ledger.write(COMMIT, {"staged": path, "joined": joined, "replaced": [path]})
+            settle(ledger)
+            with suppress(OSError):  # others are in it
+                os.removedirs(old)
+
+
 def _compact_parquet(ledger: Ledger, tables: ParquetTables, target_size: int) -> int:
     replaced = 0
     for paths in tables.files().values():
@@ -228,7 +252,8 @@ def settle(ledger: Ledger) -> None:
     for path in commit["replaced"]:
         with suppress(FileNotFoundError):
             os.unlink(path)
-    sync_directory(os.path.dirname(commit["joined"]))
+    for directory in {os.path.dirname(each) for each in (commit["joined"], *commit["replaced"])}:
+        sync_directory(directory)
     path = os.path.join(ledger.directory, COMMIT)
     with suppress(FileNotFoundError):
         os.unlink(path)

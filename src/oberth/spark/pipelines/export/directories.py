@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, takewhile
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 PARTITION: Final = b"oberth.partition"
@@ -31,6 +32,8 @@ PARTITION: Final = b"oberth.partition"
 QUOTED_MAX: Final = 200
 """Characters of a quoted value in a directory's name."""
 _CUT_TO: Final = 150
+_CUT_ANYWHERE: Final = re.compile(rf"(.{{{_CUT_TO}}})(-[0-9a-f]{{16}})")
+"""A long value as exports had it before they cut between characters."""
 
 
 def directory_of(name: str, value: str | None) -> str:
@@ -78,3 +81,14 @@ def whole_values(said: Mapping[str, Any], metadata: Mapping[bytes, bytes] | None
     """
     whole = json.loads((metadata or {}).get(PARTITION, b"{}"))
     return {name: whole.get(name, value) for name, value in said.items()}
+
+
+def cut_between_characters(directory: str) -> str:
+    """What a directory is called now: another name if an older export cut it in a character."""
+    name, _, value = directory.partition("=")
+    found = _CUT_ANYWHERE.fullmatch(value)
+    if found is None:
+        return directory
+    beginning = re.sub(r"%[0-9A-F]?$", "", found[1])
+    whole = unquote_to_bytes(beginning).decode("utf-8", "ignore")
+    return f"{name}={quote(whole, safe='')}{found[2]}"

@@ -155,12 +155,12 @@ class ParquetTables:
             place.move(os.path.join(staged, name), target)
             changed.add(os.path.dirname(target))
         # A kill can have come between a directory's making and its parent's sync.
-        for directory in {above for each in changed for above in self._down_to(each)}:
+        for directory in {above for each in changed for above in self.down_to(each)}:
             place.sync(directory)
         place.remove_all(staged)
         return int(commit["rows"])
 
-    def _down_to(self, directory: str) -> list[str]:
+    def down_to(self, directory: str) -> list[str]:
         """A directory of a table and those above it, the export's own the last."""
         found = [directory]
         while len(found[-1]) > len(self._ledger.into):
