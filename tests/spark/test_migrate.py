@@ -11,12 +11,14 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -213,6 +215,7 @@ class Node:
         self.ends: dict[str, list[int]] = {}
         self.groups: dict[tuple[str, str], dict[int, int]] = {}
         self.failures = 0
+        self.delivery_timeout_s = 120.0
 
     def partitions(self, topic: str, *, make: int = 0) -> int:
         self.topics.setdefault(topic, [{} for _ in range(make)])
@@ -262,6 +265,14 @@ class Node:
 
 class Killed(BaseException):
     """Stands for the end of a process."""
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long migrations wait for what may still arrive, in s; here they do not."""
+    waited: list[float] = []
+    monkeypatch.setattr(m._Migration, "_let_pass", lambda _, seconds: waited.append(seconds))
+    return waited
 
 
 def move(
@@ -411,6 +422,123 @@ def test_migrations_of_topics_of_one_name_do_not_meet(
         assert ("rocketmq/orders/0/5", b"10") in arrived()
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_kafkas_producers_send_late_is_there_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """After a kill and after a task that failed: they had everything, and nothing had arrived."""
+    node = Node(spark, random.Random(44))
+    late, waited = list[Any](), list[float]()
+    real = node.write
+
+    def write(frame: DataFrame, topic: str) -> None:
+        late.extend(frame.collect())
+        monkeypatch.setattr(node, "write", real)
+        raise Killed if killed else PySparkException("a task failed")
+
+    def let_pass(_: m._Migration, seconds: float) -> None:
+        waited.append(seconds)
+        while late:
+            row = late.pop(0)
+            headers = [(each["key"], each["value"]) for each in row["headers"]]
+            made = {"key": row["key"], "value": row["value"], "headers": headers}
+            node.add("there", row["partition"], made)
+
+    monkeypatch.setattr(m, "Kafka", lambda *_: node)
+    monkeypatch.setattr(m._Migration, "_let_pass", let_pass)
+    monkeypatch.setattr(node, "write", write)
+    with EmbeddedBroker() as mq:
+        addr = mq.namesrv_addr
+        with Admin(namesrv_addr=addr) as admin:
+            admin.create_topic("here", queue_nums=2, cluster="DefaultCluster")
+        with Producer("p", namesrv_addr=addr) as producer:
+            for number in range(10):
+                place = MessageQueue(broker_name="broker-a", queue_id=number % 2, topic="here")
+                producer.send(Message("here", b"%d" % number), mq=place)
+
+        def run() -> m.MigrateReport:
+            return m.migrate(
+                spark, m.Side(False, addr, "here"), m.Side(True, "kafka", "there"), str(tmp_path),
+                connection=Connection(addr), live_options={"rocketmq.namesrv.addr": addr},
+            )  # fmt: skip
+
+        if killed:
+            with pytest.raises(Killed):
+                run()
+            assert not waited
+        report = run()
+    assert (report.moved, report.already) == ((0, 10) if killed else (10, 0))
+    values = Counter(each["value"] for own in node.topics["there"] for each in own.values())
+    assert values == Counter(b"%d" % number for number in range(10))
+    [seconds] = waited
+    assert 100 < seconds <= 120
+
+
+@pytest.mark.spark
+def test_a_batch_from_kafka_that_is_taken_up_again_waits_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    """In the driver: tasks, of which there may be more than cores, look at once."""
+    node = Node(spark, random.Random(45))
+    monkeypatch.setattr(m, "Kafka", lambda *_: node)
+    node.partitions("orders", make=3)
+    for number in range(9):
+        record: dict[str, Any] = {"key": None, "value": b"%d" % number, "headers": []}
+        node.add("orders", number % 3, record)
+    timeout_s = 300
+
+    def step(name: str) -> None:
+        if name == "finish":
+            raise Killed
+
+    with EmbeddedBroker() as mq:
+        addr = mq.namesrv_addr
+
+        def run(step: Callable[[str], None] | None = None) -> m.MigrateReport:
+            return m.migrate(
+                spark, m.Side(True, "kafka", "orders"), m.Side(False, addr, "moved"),
+                str(tmp_path), connection=Connection(addr, timeout_ms=timeout_s * 1000), step=step,
+            )  # fmt: skip
+
+        with pytest.raises(Killed):
+            run(step)
+        began = time.monotonic()
+        report = run()
+        assert time.monotonic() - began < timeout_s
+        assert (report.moved, report.already) == (0, 9)
+        assert len(mq.messages("moved")) == 9
+    [seconds] = waits
+    assert 0 < seconds <= timeout_s
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_task_that_is_tried_again_waits_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    made, sent = list[bool](), list[bool]()
+
+    class Sender:
+        def __init__(self, *_: Any, others_ended: bool, **__: Any) -> None:
+            made.append(others_ended)
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def send(self, *_: Any, resumed: bool) -> dict[Any, Any]:
+            sent.append(resumed)
+            return {}
+
+    context = SimpleNamespace(attemptNumber=lambda: attempt)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
+    monkeypatch.setattr(m, "ExactSender", Sender)
+    for resumed in (False, True):
+        assert not list(m._SendJob(Connection("h:1"), "kafka/T/", [], [], resumed)([]))
+    assert made == [attempt == 0] * 2
+    assert sent == [attempt == 1, True]
+
+
 ROUND_TRIP = """
 import json, sys
 from oberth.client.blocking import Admin
@@ -423,7 +551,8 @@ from oberth.testing.blocking import EmbeddedBroker
 servers, jars, work = sys.argv[1:]
 m.BATCH_ROWS, m.SENT_AT_ONCE = 40, 16
 spark = build_session("local[2]", quick=True, config={"spark.jars": jars})
-kafka = m.Kafka(spark, servers, {})
+quick = {"kafka.request.timeout.ms": "5000", "kafka.delivery.timeout.ms": "6000"}
+kafka = m.Kafka(spark, servers, quick)
 
 
 class Killed(BaseException):
@@ -457,7 +586,8 @@ def records(topic):
 
 def run(source, target, ledger, **more):
     kills = [*m.STEPS, "send", "finish", None]
-    arguments = {"connection": Connection(mq.namesrv_addr), "live_options": live, "groups": ["g"]}
+    arguments = {"connection": Connection(mq.namesrv_addr), "live_options": live, "groups": ["g"],
+                 "kafka_options": quick}
     for victim in kills:
         def step(name):
             if name == victim:

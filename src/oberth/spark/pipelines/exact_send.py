@@ -69,10 +69,20 @@ class ExactSender:
         connection: how to reach the brokers.
         group: the producer group.
         max_message_size: of a body.
+        others_ended: whether nothing of what others had sent can still arrive when it begins; else
+            it waits for that before it looks.
     """
 
-    def __init__(self, connection: Connection, group: str, max_message_size: int = 4 << 20) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        max_message_size: int = 4 << 20,
+        *,
+        others_ended: bool = False,
+    ) -> None:
         self._connection = connection
+        self._others_ended = others_ended
         config = connection.client_config()
         self.admin = Admin(config=config, timeout_ms=connection.timeout_ms)
         self._producer = Producer(
@@ -168,8 +178,9 @@ class ExactSender:
         wanted = {message.properties[PUBLISHED_AS] for message in messages}
         offsets: dict[str, int] = {}
         if resumed:
-            late_until = self._begun + self._timeout_s
-            await self._let_pass(max(0.0, late_until - time.monotonic()))
+            if not self._others_ended:
+                late_until = self._begun + self._timeout_s
+                await self._let_pass(max(0.0, late_until - time.monotonic()))
             offsets.update(await self._look(queue, base, wanted))
         already = len(offsets)
         patience = self._patience()

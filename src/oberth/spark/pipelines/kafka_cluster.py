@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TIMEOUT_S: Final = 60
+_DELIVERY_TIMEOUT: Final = "kafka.delivery.timeout.ms"
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+"""Kafka's own default."""
 
 
 class Kafka:
@@ -121,6 +124,16 @@ class Kafka:
         """Sends a frame's rows, at least once."""
         writer = frame.write.format("kafka").options(**self._options).mode("append")
         writer.option("kafka.bootstrap.servers", self._servers).option("topic", topic).save()
+
+    @property
+    def delivery_timeout_s(self) -> float:
+        """How long producers go on sending what they were given, in s.
+
+        Spark keeps them when their tasks have ended, and executors whose driver is gone send the
+        rest before they end.
+        """
+        given = self._options.get(_DELIVERY_TIMEOUT, "")
+        return (int(given) if given.isdecimal() else _DELIVERY_TIMEOUT_MS) / 1000
 
     def group_offsets(self, group: str, topic: str, count: int) -> dict[int, int]:
         """What a group has committed, by partition."""

@@ -48,6 +48,7 @@ from oberth.spark.pipelines.export.ledger import Ledger
 from oberth.spark.pipelines.export.places import LocalPlace
 from oberth.spark.pipelines.kafka_cluster import Kafka
 from oberth.spark.pipelines.kafka_records import FROM_KAFKA, message_of, record_of
+from oberth.spark.pipelines.tasks import job_group, wait_for_tasks
 from oberth.store.offline.layout import local_directory
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ class _Migration(ABC):
         self.step = step
         self.progress = progress
         self.report = MigrateReport()
+        self.begun = time.monotonic()
+        self.job = f"oberth-migrate-{ledger.into}"  # Spark's group of what sends
         self.runs: dict[int, Runs] = {}
         self.prefix = ""
         self.queues: list[MessageQueue] = []
@@ -236,6 +239,10 @@ class _Migration(ABC):
     @abstractmethod
     def target_ends(self) -> list[int]:
         """The next offset of each partition of the target."""
+
+    @abstractmethod
+    def late_s(self) -> float:
+        """How long the target may still get what was sent by tasks that have ended, in s."""
 
     @abstractmethod
     def send(
@@ -377,6 +384,8 @@ class _Migration(ABC):
         resumed: bool,
     ) -> None:
         self.step("send")
+        if resumed:  # here, not in every task
+            self.wait_until_arrived(self.begun)
         pairs, already = self.send(ranges, ends, resumed=resumed)
         self.step("finish")
         runs = {str(n): runs_of(sorted(own)) for n, own in sorted(pairs.items())}
@@ -387,6 +396,24 @@ class _Migration(ABC):
         count = sum(len(own) for own in pairs.values())
         self.report.moved += count - already
         self.report.already += already
+
+    def wait_until_arrived(self, ended: float) -> None:
+        """Waits until nothing that was sent before can still reach the target.
+
+        Args:
+            ended: when who sent it had ended, by the monotonic clock; tasks of this session may
+                run on.
+
+        Raises:
+            StoreError: some of those do not end.
+        """
+        if wait_for_tasks(self.session.sparkContext, self.job):
+            ended = time.monotonic()
+        self._let_pass(max(0.0, ended + self.late_s() - time.monotonic()))
+
+    def _let_pass(self, seconds: float) -> None:
+        """Waits while a target may still carry out what it was sent."""
+        time.sleep(seconds)
 
 
 def name_prefix(source: Side, run: str) -> str:
@@ -464,6 +491,9 @@ class _FromKafka(_Migration):
 
         return LOOP.call(ask)
 
+    def late_s(self) -> float:
+        return self.connection.timeout_ms / 1000
+
     def send(
         self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
     ) -> tuple[dict[int, list[tuple[int, int]]], int]:
@@ -474,7 +504,9 @@ class _FromKafka(_Migration):
         )  # fmt: skip
         pairs: dict[int, list[tuple[int, int]]] = {}
         already = 0
-        for partition, own, before in frame.rdd.mapPartitions(job).collect():
+        with job_group(self.session.sparkContext, self.job, "migrate"):
+            sent = frame.rdd.mapPartitions(job).collect()
+        for partition, own, before in sent:
             pairs.setdefault(partition, []).extend(own)
             already += before
         return pairs, already
@@ -513,9 +545,13 @@ class _SendJob:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        # An attempt before this one may have sent some.
-        resumed = self.resumed or (context is not None and context.attemptNumber() > 0)
-        sender = ExactSender(self.connection, _GROUP, max_message_size=64 << 20)
+        # An attempt before this one may have sent some. What runs before this one had sent has
+        # arrived: the driver has waited for that.
+        again = context is not None and context.attemptNumber() > 0
+        resumed = self.resumed or again
+        sender = ExactSender(
+            self.connection, _GROUP, max_message_size=64 << 20, others_ended=not again
+        )
         LOOP.call(sender.__aenter__)
         try:
             held: list[Any] = []
@@ -579,6 +615,9 @@ class _ToKafka(_Migration):
         bounds = self.kafka.bounds(self.target.topic, self._count)
         return [bounds[n][1] for n in range(self._count)]
 
+    def late_s(self) -> float:
+        return self.kafka.delivery_timeout_s
+
     def send(
         self, ranges: dict[int, tuple[int, int]], ends: list[int], *, resumed: bool
     ) -> tuple[dict[int, list[tuple[int, int]]], int]:
@@ -591,6 +630,8 @@ class _ToKafka(_Migration):
         count = 0
         failure = None
         for _ in range(_TRIES):
+            if failure is not None:  # of one task; others run on
+                self.wait_until_arrived(time.monotonic())
             arrived = self._arrived(ranges, ends)
             count = sum(len(own) for own in arrived.values())
             if before is None:
@@ -657,7 +698,8 @@ class _ToKafka(_Migration):
             "broker", "partition", "offset"
         )
         made = self.session.createDataFrame(ordered.rdd.mapPartitions(job), schema)
-        self.kafka.write(made, self.target.topic)
+        with job_group(self.session.sparkContext, self.job, "migrate"):
+            self.kafka.write(made, self.target.topic)
 
     def _arrived(
         self, ranges: dict[int, tuple[int, int]], ends: list[int]

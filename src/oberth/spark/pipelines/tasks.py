@@ -8,8 +8,10 @@ accident: it is not tried again and is raised here as it was raised there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from oberth.errors import OberthError, SparkUnavailableError, StoreError
@@ -27,6 +29,8 @@ NOT_WITH_CONNECT: Final = (
     "session (--master local[*], spark://…, yarn, k8s://…). format('rocketmq'), sql, stats, dlq "
     "and redrive work with Spark Connect."
 )
+TASKS_END_WITHIN_S: Final = 600
+"""How long tasks of a job that has failed are waited for."""
 _PROGRESS_INTERVAL_S: Final = 0.1
 
 
@@ -147,18 +151,14 @@ class OnSpark:
 
         if not items:
             return []
-        context = self._context
-        context.setJobGroup(f"oberth-{what}-{id(items)}", f"oberth: {what}")
+        context, group = self._context, f"oberth-{what}-{id(items)}"
         try:
-            with _Watch(context, f"oberth-{what}-{id(items)}", len(items), done):
+            with job_group(context, group, what), _Watch(context, group, len(items), done):
                 results = (
                     context.parallelize(list(items), len(items)).map(_Guard(function)).collect()
                 )
         except Py4JJavaError as error:
             raise StoreError(f"{what}: a task failed: {_cause(error)}") from error
-        finally:
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
         for result in results:
             if isinstance(result, _Failed):
                 raise result.error
@@ -186,6 +186,52 @@ def _cause(error: Any) -> str:
     return (named or python or ["unknown"])[-1]
 
 
+@contextmanager
+def job_group(context: Any, group: str, what: str) -> Iterator[None]:
+    """Puts the jobs of this thread into a group.
+
+    Args:
+        context: Spark's.
+        group: its name.
+        what: what Spark's UI shows.
+    """
+    context.setJobGroup(group, f"oberth: {what}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+
+
+def _stages(context: Any, group: str) -> list[Any]:
+    """What Spark knows of the stages of a group's jobs."""
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    found = [
+        tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds
+    ]
+    return [each for each in found if each is not None]
+
+
+def wait_for_tasks(context: Any, group: str) -> bool:
+    """Waits until no task of a group's jobs runs; those of a job that has failed may run on.
+
+    Returns:
+        Whether there were any.
+
+    Raises:
+        StoreError: some do so for longer than TASKS_END_WITHIN_S.
+    """
+    until = time.monotonic() + TASKS_END_WITHIN_S
+    found = False
+    while running := sum(each.numActiveTasks for each in _stages(context, group)):
+        found = True
+        if time.monotonic() > until:
+            raise StoreError(f"{running} tasks of {group} run on after their job has failed")
+        time.sleep(_PROGRESS_INTERVAL_S)
+    return found
+
+
 class _Watch:
     """Asks Spark how many tasks of a job are done, and says so."""
 
@@ -209,12 +255,6 @@ class _Watch:
 
     def _loop(self) -> None:
         assert self._done is not None
-        tracker = self._context.statusTracker()
         while not self._stop.wait(_PROGRESS_INTERVAL_S):
-            finished = 0
-            for job in tracker.getJobIdsForGroup(self._group):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info is not None else ():
-                    known = tracker.getStageInfo(stage)
-                    finished += known.numCompletedTasks if known is not None else 0
-            self._done(finished, self._total)
+            stages = _stages(self._context, self._group)
+            self._done(sum(each.numCompletedTasks for each in stages), self._total)
