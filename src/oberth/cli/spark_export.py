@@ -145,7 +145,7 @@ def export_command(
     from oberth.spark.pipelines.export.places import storage_options
     from oberth.spark.pipelines.export.settings import ExportSettings
     from oberth.spark.pipelines.export.tables import require_library
-    from oberth.spark.pipelines.export.taken_options import check_options
+    from oberth.spark.pipelines.export.taken_options import taken_options
     from oberth.spark.pipelines.json_types import parse_schema
 
     if until_stdin_ends:
@@ -167,7 +167,7 @@ def export_command(
             settings = settings.with_schema_file(schema, reader_schema)
     settings.check()
     live = {} if namesrv is None else {"rocketmq.namesrv.addr": namesrv}
-    check_options({**parse_options(options), **live})
+    taken_options({**parse_options(options), **live}, topics)
     root, given = store_or_brokers(directory, store_option, namesrv, options, master)
     require_library(form)  # before Spark is started for nothing
     stores = open_stores(root, given) if root else []

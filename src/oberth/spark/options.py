@@ -476,13 +476,14 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
     )
 
 
-def option_names(given: Mapping[str, str]) -> list[str]:
-    """The proper names of the options that are given.
+def by_proper_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The options that are given, by their proper names.
 
     Raises:
         OptionError: an unknown option, or one under two names with two values.
     """
-    return Given(given, _READ).has(*_READ)
+    options = Given(given, _READ)
+    return {name: options.text(name) for name in options.has(*_READ)}
 
 
 def _trust(text: str) -> frozenset[str]:

@@ -381,6 +381,7 @@ UNHEEDED = [
     ("sinceOffset", "1"), ("asOfOffset", "1"), ("asOfTimestamp", "1"), ("lake", "/lake"),
     ("includeUndelivered", "true"), ("columns", "value"), ("includeProperties", "true"),
     ("body", "json"), ("badBodies", "skip"), ("verifyCrc", "false"), ("failOnDataLoss", "false"),
+    ("minPartitions", "8"), ("maxRecordsPerPartition", "10"), ("batchBytes", "1m"),
 ]  # fmt: skip
 
 
@@ -411,15 +412,30 @@ def test_options_that_would_choose_rows_are_refused(
 
 
 def test_options_that_an_export_of_a_store_heeds(growing_store: Any, tmp_path: Path) -> None:
-    growing_store.append("A", 0, b"x")
-    options = {"brokerName": "other", "targetPartitionBytes": "1m", "storage.region": "here"}
-    report = export(
-        InProcess(), str(growing_store.root), str(tmp_path / "tables"), ExportSettings(),
-        options=options,
-    )  # fmt: skip
-    assert report.rows == 1
-    [path] = (tmp_path / "tables" / "A").glob("*.parquet")
-    assert pq.read_schema(path).metadata[b"oberth.broker"] == b"other"
+    into = tmp_path / "tables"
+    for number in range(4):
+        growing_store.append("A", 0, b"%d" % number + bytes(800))
+        growing_store.append("B", 0, b"other")
+    options = {
+        "brokerName": "other", "targetPartitionBytes": "1k", "storage.region": "here",
+        "topic": "A",
+    }  # fmt: skip
+    settings = ExportSettings(topics=("A",))
+    report = export(InProcess(), str(growing_store.root), str(into), settings, options=options)
+    assert report.tables == Counter({"A": 4})
+    files = sorted(into.glob("A/*.parquet"), key=lambda path: path.name)
+    said = [pq.read_schema(path).metadata for path in files]
+    assert {each[b"oberth.broker"] for each in said} == {b"other"}
+    assert len(files) > 1
+    assert all(
+        int(each[b"oberth.log.end"]) - int(each[b"oberth.log.start"]) <= 1024 for each in said
+    )
+    for topics in ("B", "A,B", ""):
+        with pytest.raises(OptionError, match="subscribe does not go with an export of a store"):
+            export(
+                InProcess(), str(growing_store.root), str(into), settings,
+                options={"subscribe": topics},
+            )  # fmt: skip
     with pytest.raises(OptionError, match=r"unknown option 'filter\.tags'; the nearest"):
         export(
             InProcess(), str(growing_store.root), str(tmp_path / "no"), ExportSettings(),

@@ -227,7 +227,7 @@ def test_a_batch_that_names_a_broker_that_is_away(
         ("filter.tag", "red"), ("filter.sql", "a = 1"), ("endingOffsets", '{"A": {"0": 1}}'),
         ("endingTimestamp", "1"), ("endingOffsetsByTimestamp", '{"A": {"0": 1}}'),
         ("columns", "value"), ("body", "json"), ("lake", "/lake"), ("badBodies", "skip"),
-        ("brokerName", "a"),
+        ("brokerName", "a"), ("batchBytes", "1m"),
     ],
 )  # fmt: skip
 def test_options_that_would_choose_rows_are_refused(tmp_path: Path, name: str, value: str) -> None:
@@ -255,11 +255,19 @@ def test_options_that_a_live_export_heeds(mq: Any, tmp_path: Path) -> None:
     assert export(InProcess(), "", str(tmp_path), ExportSettings(), options=options).batches == 0
     options["startingTimestamp"] = "1"
     assert export(InProcess(), "", str(tmp_path), ExportSettings(), options=options).rows == 1
-    with pytest.raises(OptionError, match="subscribe does not go with --topic"):
-        export(
-            InProcess(), "", str(tmp_path / "no"), ExportSettings(topics=("orders",)),
-            options={"nameServer": mq.namesrv_addr, "topic": "other"},
-        )  # fmt: skip
+    settings = ExportSettings(topics=("orders", "others"))
+    for topics in ("other", "orders", "orders,others,other"):
+        with pytest.raises(OptionError, match="subscribe does not go with --topic"):
+            export(
+                InProcess(), "", str(tmp_path / "no"), settings,
+                options={"nameServer": mq.namesrv_addr, "topic": topics},
+            )  # fmt: skip
+    _send(mq, "others", [b"another"])
+    report = export(
+        InProcess(), "", str(tmp_path / "same"), settings,
+        options={"nameServer": mq.namesrv_addr, "topic": "others, orders"},
+    )  # fmt: skip
+    assert report.tables == Counter({"orders": 1, "others": 1})
 
 
 def test_what_a_live_export_is_not(mq: Any, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from oberth.spark.pipelines.export.places import STORAGE, place_of, storage_opti
 from oberth.spark.pipelines.export.rows import LogPart, RangeWritten, RowsJob, write_rows
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, Tables, open_tables
-from oberth.spark.pipelines.export.taken_options import check_options
+from oberth.spark.pipelines.export.taken_options import taken_options
 from oberth.spark.pipelines.json_types import infer_struct
 from oberth.spark.pipelines.tasks import TaskRunner
 from oberth.spark.pipelines.views import read_rows
@@ -147,7 +147,7 @@ def export(
         options: further options of ``format("rocketmq")``, such as storage.endpoint; see
             `taken_options`.
         skip_damage: leave damaged records out and report them.
-        range_size: bytes of log for one task; None chooses.
+        range_size: bytes of log for one task; None is ``targetPartitionBytes``, or chooses.
         progress: called with the bytes of the log that are done.
         step: called with the name of each step before it.
 
@@ -159,16 +159,18 @@ def export(
     """
     started = time.perf_counter()
     settings.check()
-    given = dict(options or {})
-    check_options(given)
+    given = taken_options(options or {}, settings.topics)
     if is_live(given):
         # Of the tables' place; live topics know no such options.
-        given = {n: v for n, v in given.items() if not n.lower().startswith(STORAGE)}
+        named = {n: v for n, v in given.items() if not n.startswith(STORAGE)}
         return _export_live(
-            tasks, given, into, settings, skip_damage, range_size, progress, step, started,
-            storage_options(dict(options or {})),
+            tasks, named, into, settings, skip_damage, range_size, progress, step, started,
+            storage_options(given),
         )  # fmt: skip
-    stores = open_stores(path, given)
+    read = parse_read_options({**given, "path": path}, streaming=False)
+    stores = p.open_stores(read).files
+    if range_size is None and "targetPartitionBytes" in given:
+        range_size = read.target_partition_bytes
     if settings.exact and len(stores) > 1:
         raise OptionError("an exact export is of one store: export the others elsewhere")
     ledger = Ledger(place_of(into, storage_options(given), "into"))

@@ -21,7 +21,7 @@ from oberth.errors import MQClientError, OptionError
 from oberth.spark import plan as p
 from oberth.spark.live_plan import LiveStores, LiveTopics
 from oberth.spark.live_reading import LivePieceReader, PullSettings
-from oberth.spark.options import ReadOptions, option_names, parse_read_options
+from oberth.spark.options import ReadOptions, by_proper_names, parse_read_options
 from oberth.spark.packing import Cut, pack
 from oberth.spark.partitions import queue_cuts
 from oberth.spark.pipelines.export.ledger import Batch
@@ -66,7 +66,7 @@ class LiveTopicsSource:
         if settings.exact:
             raise OptionError("an exact export reads a store's log; brokers do not show all of it")
         if settings.topics:
-            if "subscribe" in option_names(given):
+            if "subscribe" in by_proper_names(given):
                 raise OptionError("subscribe does not go with --topic: give one of them")
             given["subscribe"] = ",".join(settings.topics)
         if skip_damage:

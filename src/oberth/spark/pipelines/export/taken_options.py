@@ -7,25 +7,26 @@ tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from oberth.errors import OptionError
 from oberth.spark.given_options import CONNECTION, READ_TIMEOUT
-from oberth.spark.options import READ_OPTIONS, option_names
+from oberth.spark.options import READ_OPTIONS, by_proper_names
 from oberth.spark.pipelines.export.live import is_live
 from oberth.spark.pipelines.export.places import STORAGE
 
 _ALWAYS: Final = (
     *(name for name in READ_OPTIONS if name.startswith(STORAGE)),
     # How work is cut, of which rows know nothing.
-    "targetPartitionBytes", "minPartitions", "maxRecordsPerPartition", "batchBytes",
-)  # fmt: skip
+    "targetPartitionBytes",
+)
 _OF_STORES: Final = frozenset({*_ALWAYS, "brokerName"})
 _OF_LIVE_TOPICS: Final = frozenset(
     {
         *_ALWAYS, *CONNECTION, READ_TIMEOUT, "rocketmq.consumer.group", "rocketmq.pull.group",
         "rocketmq.pull.batch.size", "rocketmq.pull.requests", "failOnDataLoss",
+        "minPartitions", "maxRecordsPerPartition",
         "subscribe", "subscribePattern", "assign",
         # Where a first run begins.
         "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -41,19 +42,25 @@ _IN_THEIR_PLACE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def check_options(options: Mapping[str, str]) -> None:
-    """Raises for an option that an export would not heed.
+def taken_options(options: Mapping[str, str], topics: Collection[str]) -> dict[str, str]:
+    """The options that an export heeds, by their proper names.
 
     Args:
         options: of ``format("rocketmq")``, without ``path``; live topics are those of
-            ``rocketmq.namesrv.addr``.
+            ``rocketmq.namesrv.addr``. ``subscribe`` is left out where it names the same topics as
+            the export's settings.
+        topics: of those settings.
 
     Raises:
-        OptionError: which, or one that is not known.
+        OptionError: one that an export would not heed, or that is not known.
     """
-    live = is_live(options)
+    given = by_proper_names(options)
+    live = is_live(given)
     taken = _OF_LIVE_TOPICS if live else _OF_STORES
-    for name in option_names(options):
+    subscribed = {name.strip() for name in given.get("subscribe", "").split(",")} - {""}
+    if topics and subscribed == set(topics):
+        del given["subscribe"]
+    for name in given:
         if name not in taken:
             source = "live topics" if live else "a store"
             instead = _IN_THEIR_PLACE.get(name)
@@ -61,3 +68,4 @@ def check_options(options: Mapping[str, str]) -> None:
                 f"{name} does not go with an export of {source}"
                 + (f"; {instead}" if instead else "")
             )
+    return given
