@@ -295,6 +295,50 @@ def test_an_export_into_s3_is_killed_at_every_step(
     assert not os.path.exists("s3:")
 
 
+def test_partitions_of_a_delta_table_in_s3_are_joined_as_far_as_keys_reach(
+    s3_server: str, store_in_s3: int, growing_store: Any
+) -> None:
+    """No name in a key is too long, the whole key can be; this server does not mind."""
+    from deltalake import DeltaTable
+
+    from oberth.spark.pipelines.export.compaction import compact
+    from oberth.spark.pipelines.export.exporter import export
+    from oberth.spark.pipelines.export.places import ObjectPlace
+    from oberth.spark.pipelines.export.settings import ExportSettings
+    from oberth.spark.pipelines.tasks import InProcess
+
+    assert store_in_s3  # which made the bucket
+    options, into = _in_s3(s3_server), "s3://stores/long"
+    storage = {n.removeprefix("storage."): v for n, v in options.items()}
+    settings = ExportSettings("delta", partition_by=("tags", "key"))
+    for _ in range(2):
+        for tag in ("订" * 30, "x" * 500):
+            growing_store.append("A", 0, b"x", tags=tag, keys="k")
+        export(InProcess(), str(growing_store.root), into, settings, options=options)
+    assert compact(into, 1 << 20, storage) == 2
+    place = ObjectPlace(into, "s3", storage)
+    table = DeltaTable(f"{into}/A", storage_options=place.delta_options())
+    sizes = [len(each.partition("s3://stores/")[2]) for each in table.file_uris()]
+    assert len(sizes) == 3
+    assert 255 < max(sizes) < 1024
+    assert table.to_pyarrow_table().num_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("root", "columns", "room"),
+    [("/" + "a" * 900, 3, 255), ("s3://b/lake/A", 1, 936), ("s3://b/lake/A", 2, 467)],
+)
+def test_how_long_a_name_delta_may_make(root: str, columns: int, room: int) -> None:
+    from oberth.spark.pipelines.export.compaction import _room
+    from oberth.spark.pipelines.export.places import place_of
+
+    assert _room(place_of(root, {}, "into"), root, columns) == room
+    if "://" in root:
+        directories = ("t" * room + "/") * columns
+        key = "lake/A/" + directories + "f" * 80
+        assert 1024 - columns < len(key) <= 1024
+
+
 def _read_iceberg(server: str, into: str, name: str, expected: list[bytes]) -> Any:
     """A table that has no catalog, as PyIceberg and DuckDB find it by its place."""
     import duckdb

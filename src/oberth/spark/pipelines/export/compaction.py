@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import Any, Final
@@ -28,7 +28,7 @@ from oberth.spark.pipelines.export.iceberg_upkeep import expire as expire_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import join as join_tables
 from oberth.spark.pipelines.export.iceberg_upkeep import neighbours
 from oberth.spark.pipelines.export.ledger import Ledger
-from oberth.spark.pipelines.export.places import LocalPlace, place_of
+from oberth.spark.pipelines.export.places import LocalPlace, Place, place_of
 from oberth.spark.pipelines.export.rows import file_metadata, writer_options
 from oberth.spark.pipelines.export.settings import ExportSettings
 from oberth.spark.pipelines.export.tables import IcebergTables, ParquetTables, open_tables
@@ -38,6 +38,10 @@ COMMIT: Final = "commits/compaction.json"
 _LISTINGS_MAX: Final = 100
 _NAME_MAX: Final = 255
 """Bytes of a name in a file system."""
+_KEY_MAX: Final = 1024
+"""Bytes of an object's key, from behind the bucket to the file's name."""
+_FILE_NAME_MAX: Final = 80
+"""More than delta-rs gives a file that it has joined: 65 bytes."""
 _OF_ONE_LOG: Final = tuple(file_metadata("", 0, 0, 0, 0))
 """What a file says of itself that files of several brokers cannot say together."""
 
@@ -132,26 +136,48 @@ def _compact_delta(settings: ExportSettings, ledger: Ledger, target_size: int) -
     for table in open_tables(settings, ledger).files():
         root, options = os.path.join(ledger.into, table), ledger.place.delta_options()
         found = DeltaTable(root, storage_options=options)
-        for chosen in _joined_by_delta(found):
+        names = found.metadata().partition_columns
+        for chosen in _joined_by_delta(found, names, _room(ledger.place, root, len(names))):
             metrics = found.optimize.compact(chosen or None, target_size=target_size)
             replaced += int(metrics["numFilesRemoved"])
         _sync_delta(ledger, root)
     return replaced
 
 
-def _joined_by_delta(table: Any) -> list[list[tuple[str, str, Any]]]:
+def _room(place: Place, root: str, columns: int) -> int:
+    """Bytes that a directory ``name=value`` of a table may have.
+
+    Args:
+        place: where the table lies.
+        root: its directory or URL.
+        columns: how many such directories are in each other; of an object's key each has a share.
+    """
+    if isinstance(place, LocalPlace):
+        return _NAME_MAX
+    _, _, key = root.partition("://")[2].partition("/")
+    rest = _KEY_MAX - len(f"{key}/".encode()) - _FILE_NAME_MAX
+    return rest // max(columns, 1) - len("/")
+
+
+def _joined_by_delta(
+    table: Any, names: Sequence[str], room: int
+) -> list[list[tuple[str, str, Any]]]:
     """The partitions that delta-rs can join, as filters, one after the other; an empty one is all.
 
     It writes what it joins into directories ``name=value``, with values that anybody may send. What
-    would have a longer name than file systems take stays as it is.
+    would have a longer name than the place takes stays as it is.
+
+    Args:
+        table: of delta-rs.
+        names: its partition columns.
+        room: bytes of a directory's name.
     """
     choices: list[list[tuple[str, str, Any]]] = []
-    names = table.metadata().partition_columns
     if names:
         added = pa.table(table.get_add_actions(flatten=True))
         for name in names:
             values = set(added.column(f"partition.{name}").to_pylist()) - {None}
-            long = [each for each in values if len(f"{name}={quote(each, safe='')}") > _NAME_MAX]
+            long = [each for each in values if len(f"{name}={quote(each, safe='')}") > room]
             if long:
                 # Null is not in any list, and equals "".
                 choices.append([(name, "not in", sorted(long)), (name, "=", "")])
