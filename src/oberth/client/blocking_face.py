@@ -38,9 +38,9 @@ ENDS: Final = frozenset({"shutdown", "__aexit__"})
 INNER_METHODS: Final = frozenset(
     {
         "aclose", "consume_directly", "consumer_data", "consumer_status", "do_rebalance",
-        "give_up_expired", "lock_queues", "may_consume", "on_check_transaction", "on_job_done",
-        "on_job_start", "on_route", "persist_offsets", "publish_topics", "renew_locks",
-        "running_info", "subscribed_topics", "unlock_queues",
+        "give_up_expired", "leave", "lock_queues", "may_consume", "on_check_transaction",
+        "on_job_done", "on_job_start", "on_route", "persist_offsets", "publish_topics",
+        "renew_locks", "running_info", "subscribed_topics", "unlock_queues",
     }
 )  # fmt: skip
 """Public only for the parts of the client; applications do not call them."""

@@ -134,13 +134,16 @@ class ConsumeService:
             self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="oberth-consume")
 
     async def aclose(self) -> None:
-        """Nobody is served any more; jobs that are still running are cut off."""
+        """Nobody is served any more; jobs that are still running are cut off, and waited for."""
+        await asyncio.gather(*self.close(), return_exceptions=True)
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """As ``aclose``, without waiting; the tasks that end now."""
         self._closed = True
         # A listener may shut its own consumer down.
         workers = [task for task in self._workers if task is not asyncio.current_task()]
         for task in workers:
             task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
         self._workers.clear()
         while self._idle:
             future = self._idle.popleft()
@@ -149,6 +152,7 @@ class ConsumeService:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+        return workers
 
     @property
     def is_closed(self) -> bool:

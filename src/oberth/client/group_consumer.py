@@ -600,6 +600,12 @@ class GroupConsumer(ClientService):
     def _start_queue(self, assigned: AssignedQueue) -> None:
         """A queue became ours."""
 
+    def _drop_queues(self) -> None:
+        """Nothing more is pulled or handed out of our queues."""
+        for assigned in self.assigned.values():
+            assigned.process_queue.drop()
+            self._stop_queue(assigned)
+
     def _stop_queue(self, assigned: AssignedQueue) -> None:
         """A queue is no longer ours; its process queue is dropped already."""
         if assigned.task is not None:

@@ -237,19 +237,29 @@ class Producer(Preparing, BackPressure, ClientService):
 
     async def shutdown(self) -> None:
         """Leave: what is on its way is waited for, as long as a send may take."""
-        instance = self._instance
-        if instance is None:
+        if self._instance is None:
             return
-        if self._in_flight or self._retries:
-            await self._wait_idle(self.send_msg_timeout_ms / 1000)
-        if self._trace is not None:
-            await self._trace.shutdown()
-            self._trace = None
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
-        self._instance = None
-        await instance.release(producer=self)
+        try:
+            if self._in_flight or self._retries:
+                await self._wait_idle(self.send_msg_timeout_ms / 1000)
+            if self._trace is not None:
+                await self._trace.shutdown()
+        finally:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Leave at once, as when a shutdown is cancelled."""
+        instance, self._instance = self._instance, None
+        trace, self._trace = self._trace, None
+        requests, self._requests = self._requests, None
+        if requests is not None:
+            requests.close()
+        try:
+            if trace is not None:
+                await trace.leave()
+        finally:
+            if instance is not None:
+                await instance.release(producer=self)
 
     @property
     def client_id(self) -> str:

@@ -152,20 +152,26 @@ class PullConsumer(GroupConsumer):
         """
         if self._instance is None:
             return
-        self._closing = True
+        is_under_way, self._closing = self._closing, True
         self._arrived.set()
-        async with self._rebalance_lock:
-            queues = self._note_given_out() if self.auto_commit else []
-            for assigned in self.assigned.values():
-                assigned.process_queue.drop()
-                self._stop_queue(assigned)
-            with contextlib.suppress(OberthError):
-                await self._store().persist(queues, wait=True)
-            self.assigned.clear()
-            self._ready.clear()
-            self._left.clear()
-            self._handed_out.clear()
-            self._polled.clear()
+        try:
+            async with self._rebalance_lock:
+                queues = self._note_given_out() if self.auto_commit else []
+                self._drop_queues()
+                with contextlib.suppress(OberthError):
+                    await self._store().persist(queues, wait=True)
+        finally:
+            if not is_under_way:  # else the other call ends it
+                await self._end()
+
+    async def _end(self) -> None:
+        """Ends all at once, also when a shutdown is cancelled, even before it had the lock."""
+        self._drop_queues()
+        self.assigned.clear()
+        self._ready.clear()
+        self._left.clear()
+        self._handed_out.clear()
+        self._polled.clear()
         await self._leave()
 
     # Assignment

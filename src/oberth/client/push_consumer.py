@@ -286,42 +286,59 @@ class PushConsumer(GroupConsumer):
         """
         if self._instance is None:
             return
-        self._closing = True
+        is_under_way, self._closing = self._closing, True
         service = self._service
         # Before the lock, as who has it may wait for what this task has in hand.
         for iterator in self._iterators:
             self._leave_loop(iterator)
-        async with self._rebalance_lock:
+        try:
+            async with self._rebalance_lock:
+                self._drop_queues()
+                for iterator in self._iterators:
+                    self._leave_loop(iterator)  # it may have got one meanwhile, and gets no more
+                await self._wait_listeners(self.await_termination_ms_when_shutdown / 1000)
+                if service is not None:
+                    await service.aclose()
+                for task in list(self._tasks):
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._commit_and_unlock()
+            if self._trace is not None:
+                await self._trace.shutdown()
+        finally:
+            if not is_under_way:  # else the other call ends it
+                await self._end()
+
+    async def _commit_and_unlock(self) -> None:
+        try:
             for assigned in self.assigned.values():
-                assigned.process_queue.drop()
-                self._stop_queue(assigned)
-            for iterator in self._iterators:
-                self._leave_loop(iterator)  # it may have been given one meanwhile, and is no more
-            await self._wait_listeners(self.await_termination_ms_when_shutdown / 1000)
-            if service is not None:
-                await service.aclose()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            try:
-                for assigned in self.assigned.values():
-                    self._note_progress(assigned)
-                await self._commit_last(list(self.assigned))
-                if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
-                    await self.unlock_queues(list(self.assigned))
-            except OberthError as error:
-                _LOG.warning(
-                    "%s: the last offsets could not be committed, messages may come again: %s",
-                    self.group,
-                    error,
-                )
-            self.assigned.clear()
-        if self._trace is not None:
-            await self._trace.shutdown()
-            self._trace = None
+                self._note_progress(assigned)
+            await self._commit_last(list(self.assigned))
+            if self._needs_lock():
+                await self.unlock_queues(list(self.assigned))
+        except OberthError as error:
+            _LOG.warning(
+                "%s: the last offsets could not be committed, messages may come again: %s",
+                self.group,
+                error,
+            )
+
+    async def _end(self) -> None:
+        """Ends all at once, also when a shutdown is cancelled, even before it had the lock."""
+        self._drop_queues()
+        self.assigned.clear()
         self._iterators.clear()
-        self._service = None
-        await self._leave()
+        for task in list(self._tasks):
+            task.cancel()
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
+        trace, self._trace = self._trace, None
+        try:
+            if trace is not None:
+                await trace.leave()
+        finally:
+            await self._leave()
 
     def _leave_loop(self, iterator: MessageIterator) -> None:
         """What an ``async for`` has in hand comes again, unless somebody is still at it."""

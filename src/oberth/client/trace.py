@@ -156,7 +156,10 @@ class TraceSender(Protocol):
         """Join the cluster."""
 
     async def shutdown(self) -> None:
-        """Leave it."""
+        """Leave it, after what is on its way."""
+
+    async def leave(self) -> None:
+        """Leave it at once."""
 
     async def send(self, msg: Message, /) -> object:
         """Send a message."""
@@ -186,12 +189,22 @@ class TraceDispatcher:
 
     async def shutdown(self) -> None:
         """Send what is left, once."""
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+                self._task = None
+            await self.flush()
+            await self._producer.shutdown()
+        finally:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """End at once; what is left is dropped."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        await self.flush()
-        await self._producer.shutdown()
+        await self._producer.leave()
 
     async def _run(self) -> None:
         while True:

@@ -130,8 +130,12 @@ class TransactionProducer(Producer):
         own = asyncio.current_task()
         ends = [end for end, task in self._transactions.items() if task is not own]
         work = {*ends, *(check for check in self._checks if check is not own)}
-        if work:
-            await asyncio.wait(work, timeout=self.send_msg_timeout_ms / 1000)
+        try:
+            if work:
+                await asyncio.wait(work, timeout=self.send_msg_timeout_ms / 1000)
+        except asyncio.CancelledError:
+            await self.leave()
+            raise
         await super().shutdown()
 
     async def send_message_in_transaction(
