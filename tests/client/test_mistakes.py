@@ -673,14 +673,14 @@ async def test_a_send_that_is_tried_again_always_has_an_end(
 ) -> None:
     """What a name server or a broker answered could leave who waits for it waiting for ever."""
 
-    async def fail(self: Producer, topic: str) -> None:
+    async def fail(self: Producer, topic: str, *_: object) -> None:
         raise BodyError("a route that is no JSON")
 
     async with Producer("p", namesrv_addr=mq.namesrv_addr) as producer:
         await producer.send(Message("T", b"x"))
         mq.faults.disconnect()
         with monkeypatch.context() as patched:
-            patched.setattr(Producer, "_publish_info", fail)
+            patched.setattr(Producer, "_look_at_route", fail)
             with pytest.raises(BodyError):
                 await asyncio.wait_for(await producer.send_async(Message("T", b"x")), 100)
         await producer.send(Message("T", b"x"))

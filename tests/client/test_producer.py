@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ from oberth.errors import (
     RemotingTooMuchRequestError,
 )
 from oberth.formats.compression import Compression
+from oberth.remoting.aio.channel import Channel
+from oberth.remoting.aio.client import RemotingClient
 from oberth.remoting.bodies.route import MASTER_ID, TopicRouteData
 from oberth.remoting.code import RequestCode, ResponseCode
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -226,9 +229,104 @@ async def test_send_async_ends_when_its_caller_says(mq: EmbeddedBroker) -> None:
     assert set(mq.bodies("T")) == {b"connects", b"y", b"z"}
 
 
+async def send_as(
+    producer: Producer, kind: str, message: Message, timeout_ms: int = 20_000, **to: Any
+) -> None:
+    async with asyncio.timeout(30):
+        if kind.startswith("send_async"):
+            await (await producer.send_async(message, timeout_ms=timeout_ms, **to))
+        else:
+            sent = [message] if kind == "batch" else message
+            await producer.send(sent, timeout_ms=timeout_ms, **to)
+
+
+def hang_name_servers(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], asyncio.Event]:
+    """The topics whose routes are asked for from now on, and what lets the answers come."""
+    asked: list[str] = []
+    gate = asyncio.Event()
+    fetch_route = ClientInstance.fetch_route
+
+    async def hangs(
+        instance: ClientInstance, topic: str, timeout_s: float | None = None
+    ) -> TopicRouteData | None:
+        asked.append(topic)
+        await gate.wait()
+        return await fetch_route(instance, topic, timeout_s)
+
+    monkeypatch.setattr(ClientInstance, "fetch_route", hangs)
+    return asked, gate
+
+
+@pytest.mark.parametrize("kind", ["to a queue", "send_async", "send_async to a queue"])
+async def test_what_is_out_of_time_is_not_sent(mq: EmbeddedBroker, kind: str) -> None:
+    """It was written, stored, and called failed."""
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        sent = await producer.send(Message("T", b"connects"))
+        queue = sent.message_queue if "queue" in kind else None
+        with pytest.raises(RemotingTimeoutError, match="was not sent to broker-a"):
+            await send_as(producer, kind, Message("T", b"x"), timeout_ms=0, mq=queue)
+        await producer.send(Message("T", b"y"), mq=sent.message_queue)
+        assert sorted(mq.bodies("T")) == [b"connects", b"y"]
+
+
+@pytest.mark.parametrize("kind", ["send", "send_async"])
+async def test_a_connection_that_comes_late_is_for_the_next_attempt(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """An attempt had a ms to live then: it was stored, failed, and the connection was closed."""
+    gate = asyncio.Event()
+    connect, connects = RemotingClient._connect, 0
+
+    async def slow(client: RemotingClient, addr: str) -> Channel:
+        nonlocal connects
+        if addr == mq.address:
+            connects += 1
+            await gate.wait()
+        return await connect(client, addr)
+
+    class Watched(Producer):
+        tries = 0
+
+        def _attempt_timeout_s(self, rest_s: float) -> float:
+            self.tries += 1
+            if self.tries > 1:
+                gate.set()
+            return 0.1 if self.tries == 1 else rest_s
+
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        await admin.create_topic("T")
+    monkeypatch.setattr(RemotingClient, "_connect", slow)
+    async with Watched("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await send_as(producer, kind, Message("T", b"x"), timeout_ms=100_000)
+        assert producer.tries == 2
+    assert connects == 1
+    assert mq.bodies("T") == [b"x"]
+
+
+@pytest.mark.parametrize("kind", ["send", "send_async"])
+async def test_a_send_ends_in_time_though_name_servers_hang(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A retry looked at the route, however long that took, and was sent after the time-out."""
+    async with Producer("g", namesrv_addr=mq.namesrv_addr) as producer:
+        await producer.send(Message("T", b"connects"))
+        asked, gate = hang_name_servers(monkeypatch)
+        cut = mq.faults.disconnect()
+        with pytest.raises(RemotingError):
+            await send_as(producer, kind, Message("T", b"x"), timeout_ms=300)
+        assert asked == ["T"]
+        assert cut.hits == 1
+        gate.set()
+        await producer.send(Message("T", b"y"))
+    assert mq.bodies("T") == [b"connects", b"y"]
+
+
 @pytest.mark.parametrize("kind", ["send", "batch", "send_async"])
-async def test_sends_pass_a_broker_that_no_route_knows_by(mq: EmbeddedBroker, kind: str) -> None:
-    """An order configuration names it: every second send failed at once."""
+async def test_sends_pass_a_broker_that_no_route_knows_by(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """An order configuration names it: every second send failed, or waited for name servers."""
+    monkeypatch.setattr("oberth.client.instance.ROUTE_REST_S", 3600.0)
     assert mq._namesrv is not None
     mq._namesrv.config.order_message_enable = True
     async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
@@ -242,15 +340,15 @@ async def test_sends_pass_a_broker_that_no_route_knows_by(mq: EmbeddedBroker, ki
         faults, producer._faults = producer._faults, None
         assert faults is not None
         info = await producer._publish_info("T")
+        asked, gate = hang_name_servers(monkeypatch)
         for n in range(10):
             # The turn is that of the one that is away.
             info.next_index = 8 + n % 8
             message = Message("T", b"x")
-            if kind == "send_async":
-                await (await producer.send_async(message))
-            else:
-                await producer.send(message if kind == "send" else [message])
+            await send_as(producer, kind, message)
         assert len(mq.bodies("T")) == 10
+        assert asked == ["T"]
+        gate.set()
         producer._faults = faults
         (absent, *_) = [each for each in queues if each.broker_name == "broker-b"]
         for send in (producer.send, producer.send_oneway):

@@ -609,11 +609,20 @@ class ClientInstance:
         addr = self.broker_address(queue.broker_name, broker_id)
         if addr is None:
             await self.update_route(queue.topic)
-            addr = self.broker_address(queue.broker_name, broker_id)
-            if addr is None:
-                raise MQClientError(
-                    f"broker {queue.broker_name} of {queue.topic} has no address", BROKER_NOT_EXIST
-                )
+            addr = self.require_address_nowait(queue, broker_id)
+        return addr
+
+    def require_address_nowait(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address that serves a queue, as far as it is known.
+
+        Raises:
+            MQClientError: the broker is not in the route.
+        """
+        addr = self.broker_address(queue.broker_name, broker_id)
+        if addr is None:
+            raise MQClientError(
+                f"broker {queue.broker_name} of {queue.topic} has no address", BROKER_NOT_EXIST
+            )
         return addr
 
     async def address_of_topic(self, topic: str) -> str | None:

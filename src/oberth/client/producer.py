@@ -28,7 +28,7 @@ from oberth.client.back_pressure import BackPressure
 from oberth.client.batches import split_batch
 from oberth.client.config import ClientConfig, client_config, fast_address
 from oberth.client.fault_latency import LatencyFaultTolerance
-from oberth.client.instance import BROKER_NOT_EXIST, ClientInstance
+from oberth.client.instance import ClientInstance
 from oberth.client.members import ClientService
 from oberth.client.messages import Message, SendResult, SendStatus
 from oberth.client.namespace import queue_with_namespace, queue_without_namespace, with_namespace
@@ -381,8 +381,9 @@ class Producer(Preparing, BackPressure, ClientService):
             try:
                 attempt_s = self._attempt_timeout_s(rest_s)
                 future = self._post_nowait(outgoing, queue, attempt_s) or await self._post(
-                    outgoing, queue, attempt_s
-                )
+                    outgoing, queue, attempt_s,
+                    may_pass_by=len(tried) < attempts and info.has_other_than(tried),
+                )  # fmt: skip
                 result = await future
             except (MQBrokerError, MQClientError, RemotingError) as error:
                 failure = error
@@ -394,9 +395,8 @@ class Producer(Preparing, BackPressure, ClientService):
                     queue,
                     error,
                 )
-                is_last = len(tried) == attempts
                 info = await self._look_before_retry(
-                    outgoing.topic, error, info, tried, 0 if is_last else begin + timeout_s
+                    outgoing.topic, error, info, tried, begin + timeout_s, len(tried) == attempts
                 )
                 continue
             if (
@@ -423,7 +423,8 @@ class Producer(Preparing, BackPressure, ClientService):
         error: Exception,
         info: TopicPublishInfo,
         tried: list[str],
-        until_s: float,
+        deadline: float,
+        is_last: bool,
     ) -> TopicPublishInfo:
         """Sees whether a topic has moved; one whose brokers were all tried is given a moment.
 
@@ -435,17 +436,19 @@ class Producer(Preparing, BackPressure, ClientService):
             error: what the last try ended with.
             info: the queues that are known.
             tried: names of the brokers so far.
-            until_s: time of the loop at which the send gives up.
+            deadline: time of the loop at which the send gives up.
+            is_last: whether there is no other try.
         """
         instance = self._instance_or_raise()
         known = instance.master_address(tried[-1])
-        await self._look_at_route(topic, error)
+        await self._look_at_route(topic, error, deadline)
         info = instance.publish_info_nowait(topic) or info
-        has_moved = len(tried) == 1 and known != instance.master_address(tried[-1])
-        left_s = until_s - self._loop.time()
-        if left_s > 0 and not has_moved and {each.broker_name for each in info.queues} <= {*tried}:
+        if is_last or (len(tried) == 1 and known != instance.master_address(tried[-1])):
+            return info
+        left_s = deadline - self._loop.time()
+        if left_s > 0 and not info.has_other_than(tried):
             await asyncio.sleep(min(rest_after_try(len(tried)), left_s))
-            await self._look_at_route(topic, error)
+            await self._look_at_route(topic, error, deadline)
         return info
 
     def _attempt_timeout_s(self, rest_s: float) -> float:
@@ -464,16 +467,17 @@ class Producer(Preparing, BackPressure, ClientService):
             queue = info.select_where(lambda queue: faults.is_reachable(queue.broker_name), None)
         return queue or info.select(last_broker)
 
-    async def _look_at_route(self, topic: str, error: Exception) -> None:
+    async def _look_at_route(self, topic: str, error: Exception, deadline: float) -> None:
         """A broker that failed may have moved, be gone or a slave; waits for what there is new."""
         if is_route_doubtful(error):
             task = self._instance_or_raise().doubt_route(topic)
             if task is None:
                 return
             try:
-                await asyncio.shield(task)
-            except OberthError as also:
-                _LOG.info("the route of topic %s could not be asked for: %s", topic, also)
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(task)
+            except (OberthError, TimeoutError) as also:
+                _LOG.info("the route of topic %s could not be asked for: %r", topic, also)
 
     def _doubt_route(self, topic: str) -> None:
         if self._instance is not None:
@@ -495,7 +499,7 @@ class Producer(Preparing, BackPressure, ClientService):
     ) -> asyncio.Future[SendResult] | None:
         """``_post`` when the connection stands, as it nearly always does."""
         instance = self._instance
-        if instance is None or self.config.vip_channel_enabled:
+        if instance is None or self.config.vip_channel_enabled or timeout_s <= 0:
             return None
         addr = instance.master_address(queue.broker_name)
         channel = None if addr is None else instance.remoting.channel_nowait(addr)
@@ -510,42 +514,47 @@ class Producer(Preparing, BackPressure, ClientService):
         timeout_s: float,
         retries: int = 0,
         deadline: float = 0.0,
+        may_pass_by: bool = False,
     ) -> asyncio.Future[SendResult]:
-        """Write one attempt; the future gives its outcome.
+        """Write one attempt, unless its time is over; the future gives its outcome.
 
         Args:
             outgoing: what to send.
             queue: where to.
-            timeout_s: of this attempt.
+            timeout_s: of this attempt, with what it waits for; a connection may come later.
             retries: further attempts after it.
             deadline: of them, as the loop counts.
+            may_pass_by: whether others will be tried: nobody asks where this one is.
 
         Raises:
-            RemotingConnectError, RemotingTooMuchRequestError: nothing was sent.
+            RemotingError: nothing was sent.
             MQClientError: the broker is not in the route.
         """
         instance = self._instance_or_raise()
         begin = self._loop.time()
-        addr = instance.master_address(queue.broker_name)
-        if addr is None:
-            try:
-                addr = await instance.require_address(queue)
-            except MQClientError as error:
-                if error.response_code == BROKER_NOT_EXIST:
-                    self._note_unreachable(queue.broker_name, begin)
+        what = f"message {outgoing.msg_id} was not sent to {queue.broker_name}"
+        if timeout_s <= 0:
+            raise RemotingTimeoutError(f"{what}: its time was over")
+        try:
+            async with asyncio.timeout_at(begin + timeout_s):
+                if may_pass_by:
+                    addr = instance.require_address_nowait(queue)
+                else:
+                    addr = await instance.require_address(queue)
+                if self.config.vip_channel_enabled:
+                    addr = fast_address(addr)
+                remoting = instance.remoting
+                channel = remoting.channel_nowait(addr) or await remoting.channel(addr)
+        except (OberthError, TimeoutError) as error:
+            instance.doubt_route(queue.topic)
+            self._note_unreachable(queue.broker_name, begin)
+            if isinstance(error, OberthError):
                 raise
-        if self.config.vip_channel_enabled:
-            addr = fast_address(addr)
-        channel = instance.remoting.channel_nowait(addr)
-        if channel is None:
-            try:
-                channel = await instance.remoting.channel(addr)
-            except RemotingError:
-                instance.doubt_route(queue.topic)
-                self._note_unreachable(queue.broker_name, begin)
-                raise
-        timeout_s = max(timeout_s - (self._loop.time() - begin), 0.001)
-        return self._write(outgoing, queue, addr, channel, timeout_s, retries, deadline)
+            raise RemotingTimeoutError(f"{what}: no connection within {timeout_s:g} s") from None
+        rest_s = begin + timeout_s - self._loop.time()
+        if rest_s <= 0:
+            raise RemotingTimeoutError(f"{what}: its time was over with the connection")
+        return self._write(outgoing, queue, addr, channel, rest_s, retries, deadline)
 
     def _note_unreachable(self, broker_name: str, begin: float) -> None:
         if self._faults is not None:
@@ -625,12 +634,14 @@ class Producer(Preparing, BackPressure, ClientService):
         brokers, as long as ``timeout_ms`` allows for all attempts; answers of a broker are not.
         """
         instance = self._instance_or_raise()
+        begin = self._loop.time()
         timeout_s = (self.send_msg_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
         if not self._has_room(len(outgoing.body)):
             await self._wait_room(len(outgoing.body), timeout_s)
         queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
-        retries, deadline = 0, 0.0
+        retries, limit_s, deadline = 0, timeout_s, begin + timeout_s
+        info = None
         if queue is None:
             info = instance.publish_info_nowait(outgoing.topic) or await self._publish_info(
                 outgoing.topic
@@ -638,13 +649,17 @@ class Producer(Preparing, BackPressure, ClientService):
             queue = self._choose(info, outgoing, selector, arg)
             if queue is None:
                 retries = self.retry_times_when_send_async_failed
-                deadline = self._loop.time() + timeout_s
-                timeout_s = self._attempt_timeout_s(timeout_s)
+                limit_s = self._attempt_timeout_s(timeout_s)
                 queue = self._select_queue(info, None)
+        limit_s = min(limit_s, deadline - self._loop.time())
         try:
             return self._post_nowait(
-                outgoing, queue, timeout_s, retries, deadline
-            ) or await self._post(outgoing, queue, timeout_s, retries, deadline)
+                outgoing, queue, limit_s, retries, deadline
+            ) or await self._post(
+                outgoing, queue, limit_s, retries, deadline,
+                may_pass_by=retries > 0 and info is not None
+                and info.has_other_than([queue.broker_name]),
+            )  # fmt: skip
         except (RemotingError, MQClientError) as error:
             future: asyncio.Future[SendResult] = self._loop.create_future()
             if retries and is_async_send_retryable(error):
@@ -686,17 +701,22 @@ class Producer(Preparing, BackPressure, ClientService):
         failure: Exception,
         deadline: float,
     ) -> None:
-        while retries and not future.done():
+        tried = [last_broker]
+        while retries and not future.done() and self._loop.time() < deadline:
             retries -= 1
-            rest_s = deadline - self._loop.time()
-            if rest_s <= 0:
-                break
             try:
-                await self._look_at_route(outgoing.topic, failure)
-                info = await self._publish_info(outgoing.topic)
-                queue = self._select_queue(info, last_broker)
-                last_broker = queue.broker_name
-                result = await (await self._post(outgoing, queue, self._attempt_timeout_s(rest_s)))
+                await self._look_at_route(outgoing.topic, failure, deadline)
+                info = self._instance_or_raise().publish_info_nowait(outgoing.topic)
+                rest_s = deadline - self._loop.time()
+                if info is None or rest_s <= 0:
+                    break
+                queue = self._select_queue(info, tried[-1])
+                tried.append(queue.broker_name)
+                posted = await self._post(
+                    outgoing, queue, self._attempt_timeout_s(rest_s),
+                    may_pass_by=retries > 0 and info.has_other_than(tried),
+                )  # fmt: skip
+                result = await posted
             except asyncio.CancelledError:
                 future.cancel()
                 raise

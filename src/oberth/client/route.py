@@ -7,7 +7,7 @@ write. RocketMQ: MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -204,6 +204,10 @@ class TopicPublishInfo:
                     self.next_index = index + step + 1
                     return queue
         return queues[index % count]
+
+    def has_other_than(self, brokers: Collection[str]) -> bool:
+        """Whether there is a queue of another broker than these."""
+        return any(queue.broker_name not in brokers for queue in self.queues)
 
     def select_where(
         self, wanted: Callable[[MessageQueue], bool], last_broker: str | None
