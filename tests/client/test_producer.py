@@ -321,6 +321,21 @@ async def test_a_send_ends_in_time_though_name_servers_hang(
     assert mq.bodies("T") == [b"connects", b"y"]
 
 
+async def test_fewer_retries_than_none_are_none(mq: EmbeddedBroker) -> None:
+    """Of send_async they had no end."""
+    async with Producer(
+        "g", namesrv_addr=mq.namesrv_addr, retry_times_when_send_failed=-1,
+        retry_times_when_send_async_failed=-1,
+    ) as producer:  # fmt: skip
+        await producer.send(Message("T", b"connects"))
+        cut = mq.faults.disconnect(times=1000)
+        with pytest.raises(RemotingError):
+            await producer.send(Message("T", b"x"))
+        with pytest.raises(RemotingError):
+            await (await producer.send_async(Message("T", b"x")))
+    assert cut.hits == 2
+
+
 @pytest.mark.parametrize("kind", ["send", "batch", "send_async"])
 async def test_sends_pass_a_broker_that_no_route_knows_by(
     mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, kind: str

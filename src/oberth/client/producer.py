@@ -648,7 +648,7 @@ class Producer(Preparing, BackPressure, ClientService):
             )
             queue = self._choose(info, outgoing, selector, arg)
             if queue is None:
-                retries = self.retry_times_when_send_async_failed
+                retries = max(0, self.retry_times_when_send_async_failed)
                 limit_s = self._attempt_timeout_s(timeout_s)
                 queue = self._select_queue(info, None)
         limit_s = min(limit_s, deadline - self._loop.time())
