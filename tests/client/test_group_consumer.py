@@ -6,9 +6,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from oberth.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
+from oberth.client import (
+    ClientConfig,
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+)
 from oberth.client.admin import Admin
 from oberth.client.instance import ClientInstance
+from oberth.client.pulling import query_consumer_offset
+from oberth.errors import RemotingTimeoutError
 from oberth.remoting.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from oberth.remoting.code import RequestCode
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -74,3 +83,57 @@ async def test_a_broker_that_hangs_is_waited_for_once(
         assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
     assert 0 < dropped.hits <= rounds
     assert other.lag("g", "T") == 0
+
+
+async def test_a_queue_that_is_not_answered_for_keeps_no_other_away(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round began with it, and left out its broker's others, of all topics."""
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        for topic in TOPICS:
+            await admin.create_topic(topic)
+    bad = {(topic, number) for topic in TOPICS for number in (0, 1, 5)}
+    asked: list[tuple[str, int]] = []
+
+    async def query(instance: ClientInstance, group: str, queue: MessageQueue) -> int | None:
+        place = queue.topic, queue.queue_id
+        asked.append(place)
+        if place in bad:
+            raise RemotingTimeoutError(f"no answer for {queue}")
+        return await query_consumer_offset(instance, group, queue)
+
+    monkeypatch.setattr("oberth.client.group_consumer.query_consumer_offset", query)
+    config = ClientConfig(namesrv_addr=mq.namesrv_addr, rebalance_interval_ms=10)
+    async with PullConsumer("g", dict.fromkeys(TOPICS, "*"), config=config) as consumer:
+        await mq.wait_until(lambda: len(consumer.assignment) == 10)
+        del asked[:]
+        await mq.wait_until(lambda: len(asked) >= 18)
+        # In turns, so that none of them waits for ever when it is answered for.
+        assert {*asked[:6]} == bad
+        assert asked[:12] == asked[6:18]
+        bad.remove(("U", 5))
+        await mq.wait_until(lambda: len(consumer.assignment) == 11)
+        bad.clear()
+        await mq.wait_until(lambda: len(consumer.assignment) == 16)
+
+
+async def test_a_topic_that_nothing_is_said_of_keeps_no_other_away(
+    mq: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round ended with it."""
+    subscribe_queues = ClientInstance.subscribe_queues
+
+    async def some(instance: ClientInstance, topic: str) -> list[MessageQueue]:
+        if topic == TOPICS[0]:
+            raise RemotingTimeoutError("no name server answers")
+        return await subscribe_queues(instance, topic)
+
+    monkeypatch.setattr(ClientInstance, "subscribe_queues", some)
+    async with Admin(namesrv_addr=mq.namesrv_addr) as admin:
+        for topic in TOPICS:
+            await admin.create_topic(topic)
+    async with PullConsumer(
+        "g", dict.fromkeys(TOPICS, "*"), namesrv_addr=mq.namesrv_addr
+    ) as consumer:
+        await mq.wait_until(lambda: len(consumer.assignment) == 8)
+        assert {queue.topic for queue in consumer.assignment} == {TOPICS[1]}

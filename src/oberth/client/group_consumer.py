@@ -210,6 +210,10 @@ class GroupConsumer(ClientService):
         self._rebalance_lock = asyncio.Lock()
         # Brokers that did not answer: who hangs is waited for once in a round, not for each queue.
         self._silent: set[str] = set()
+        # Queues that a broker did not answer for, the longest ago first: they are taken last, as it
+        # may answer for others. And those of them that are ours in this round.
+        self._late: dict[MessageQueue, None] = {}
+        self._put_off: set[MessageQueue] = set()
         check_subscriptions(subscriptions)
         for topic, expression in (subscriptions or {}).items():
             self._subscribe(topic, expression)
@@ -425,8 +429,18 @@ class GroupConsumer(ClientService):
                 return True
             balanced = True
             self._silent.clear()
+            self._put_off.clear()
             for topic in list(self._subscriptions):
-                balanced &= await self._rebalance_topic(topic)
+                try:
+                    balanced &= await self._rebalance_topic(topic)
+                except OberthError as error:
+                    balanced = False
+                    _LOG.warning(
+                        "%s: the queues of topic %s could not be assigned, it is tried again: %s",
+                        self.group, topic, error,
+                    )  # fmt: skip
+            balanced &= await self._take_all([each for each in self._late if each in self._put_off])
+            self._late = {each: None for each in self._late if each in self._put_off}
             stale = [queue for queue in self.assigned if queue.topic not in self._subscriptions]
             if stale:
                 await self._revoke(stale)
@@ -512,8 +526,15 @@ class GroupConsumer(ClientService):
             new = [queue for queue in new if queue in locked]
         elif not alone:
             await asyncio.sleep(SETTLE_S)
+        self._put_off.update(queue for queue in new if queue in self._late)
+        return balanced & await self._take_all([each for each in new if each not in self._late])
+
+    async def _take_all(self, queues: list[MessageQueue]) -> bool:
+        """Take queues; False: some are for the next round."""
+        if not queues:
+            return True
         by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in new:
+        for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
         # Side by side, as one that hangs keeps none of the others' queues from us.
         taken = await asyncio.gather(
@@ -522,10 +543,8 @@ class GroupConsumer(ClientService):
         for each in taken:
             if isinstance(each, BaseException):
                 raise each
-            balanced &= each
-        if new:
-            self._assignment_changed()
-        return balanced
+        self._assignment_changed()
+        return all(taken)
 
     async def _take_each(self, queues: list[MessageQueue]) -> bool:
         """Take queues of one broker; False: some are for the next round."""
@@ -541,6 +560,10 @@ class GroupConsumer(ClientService):
                 all_taken = False
                 if isinstance(error, RemotingTimeoutError | RemotingConnectError):
                     self._silent.add(queue.broker_name)
+                    # Else one queue that is never answered for would keep those behind it from us.
+                    self._late.pop(queue, None)
+                    self._late[queue] = None
+                    self._put_off.add(queue)
             if self._closing or self._instance is None:
                 return True
             if start is not None:
