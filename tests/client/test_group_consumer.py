@@ -13,8 +13,10 @@ from oberth.client import (
     MessageQueue,
     Producer,
     PullConsumer,
+    PushConsumer,
 )
 from oberth.client.admin import Admin
+from oberth.client.group_consumer import GroupConsumer
 from oberth.client.instance import ClientInstance
 from oberth.client.pulling import query_consumer_offset
 from oberth.errors import RemotingTimeoutError
@@ -54,6 +56,19 @@ async def other(
         yield other
 
 
+def count_rounds(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each round of rebalancing that begins from now on."""
+    rounds: list[None] = []
+    do_rebalance = GroupConsumer.do_rebalance
+
+    async def counted(consumer: GroupConsumer) -> bool:
+        rounds.append(None)
+        return await do_rebalance(consumer)
+
+    monkeypatch.setattr(GroupConsumer, "do_rebalance", counted)
+    return rounds
+
+
 async def test_a_broker_that_hangs_is_waited_for_once(
     mq: EmbeddedBroker, other: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,15 +80,8 @@ async def test_a_broker_that_hangs_is_waited_for_once(
             await producer.send(
                 Message(topic, b"x"), mq=MessageQueue(topic=topic, broker_name="broker-b")
             )
-    rounds = 0
-
-    class Counting(PullConsumer):
-        async def do_rebalance(self) -> bool:
-            nonlocal rounds
-            rounds += 1
-            return await super().do_rebalance()
-
-    async with Counting(
+    rounds = count_rounds(monkeypatch)
+    async with PullConsumer(
         "g", dict.fromkeys(TOPICS, "*"), namesrv_addr=mq.namesrv_addr,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     ) as consumer:  # fmt: skip
@@ -81,7 +89,7 @@ async def test_a_broker_that_hangs_is_waited_for_once(
         while len(topics) < len(TOPICS):
             topics.update(message.topic for message in await consumer.poll())
         assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
-    assert 0 < dropped.hits <= rounds
+    assert 0 < dropped.hits <= len(rounds)
     assert other.lag("g", "T") == 0
 
 
@@ -137,3 +145,27 @@ async def test_a_topic_that_nothing_is_said_of_keeps_no_other_away(
     ) as consumer:
         await mq.wait_until(lambda: len(consumer.assignment) == 8)
         assert {queue.topic for queue in consumer.assignment} == {TOPICS[1]}
+
+
+@pytest.mark.parametrize("how", ["members", "by the broker", "in order"])
+async def test_what_any_broker_can_say_is_asked_of_another_than_who_hangs(
+    mq: EmbeddedBroker, other: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It was waited for once for each topic, and of that topic no queue was taken."""
+    monkeypatch.setattr("oberth.client.route.random.shuffle", lambda _: None)  # who hangs is first
+    dropped = mq.faults.drop(
+        [RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_ASSIGNMENT], times=1000
+    )
+    locks = mq.faults.drop([RequestCode.LOCK_BATCH_MQ], times=1000)
+    rounds = count_rounds(monkeypatch)
+    async with PushConsumer(
+        "g", dict.fromkeys(TOPICS, "*"), listener=print, orderly=how == "in order",
+        client_rebalance=how != "by the broker",
+        config=ClientConfig(namesrv_addr=mq.namesrv_addr, mq_client_api_timeout_ms=300),
+    ) as consumer:  # fmt: skip
+        await mq.wait_until(lambda: len(consumer.assigned) >= 16)
+        assert {(each.topic, each.broker_name) for each in consumer.assigned} == {
+            (topic, "broker-b") for topic in TOPICS
+        }
+    assert 0 < dropped.hits <= len(rounds)
+    assert locks.hits == 0

@@ -209,4 +209,7 @@ async def test_a_group_that_waits_holds_no_other_up(
         monkeypatch.setattr(first, "do_rebalance", slow)
         second.subscribe("U")
         await mq.wait_until(lambda: len(second.assignment) == 8)
+        # Also a second time, while the first one still waits.
+        second.unsubscribe("U")
+        await mq.wait_until(lambda: len(second.assignment) == 4)
         gate.set()

@@ -280,12 +280,12 @@ class GroupConsumer(ClientService):
         for topic, subscription in self._subscriptions.items():
             if subscription.expression_type == TAG:
                 continue
-            addr = await instance.address_of_topic(topic)
-            if addr is not None:
-                body = CheckClientRequestBody(
-                    client_id=instance.client_id, group=self.group, subscription_data=subscription
-                )
-                await instance.ask(addr, RequestCode.CHECK_CLIENT_CONFIG, None, body.encode())
+            body = CheckClientRequestBody(
+                client_id=instance.client_id, group=self.group, subscription_data=subscription
+            )
+            await instance.ask_any_broker(
+                topic, RequestCode.CHECK_CLIENT_CONFIG, None, body.encode(), silent=set()
+            )
 
     def _running(self) -> ClientInstance:
         if self._instance is None:
@@ -459,7 +459,7 @@ class GroupConsumer(ClientService):
         elif not self.client_rebalance and not self.TAKES_LOCKS and not self._broker_cannot_assign:
             return await self._rebalance_by_broker(topic, queues)
         else:
-            client_ids = await instance.consumer_ids(topic, self.group)
+            client_ids = await instance.consumer_ids(topic, self.group, self._silent)
             if not client_ids:
                 return False
             if instance.client_id not in client_ids:
@@ -476,7 +476,7 @@ class GroupConsumer(ClientService):
         instance = self._running()
         try:
             assignments = await instance.query_assignment(
-                topic, self.group, self.allocate_strategy.name, self.message_model
+                topic, self.group, self.allocate_strategy.name, self.message_model, self._silent
             )
         except MQBrokerError as error:
             if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -521,7 +521,10 @@ class GroupConsumer(ClientService):
         if not new:
             return balanced
         if self.TAKES_LOCKS and self.message_model is MessageModel.CLUSTERING:
-            locked = await self.lock_queues(new)
+            # Who is silent is not asked, and a lock that comes late makes nobody silent: of a topic
+            # with many queues it may do so in every round.
+            asked = [queue for queue in new if queue.broker_name not in self._silent]
+            locked = await self.lock_queues(asked)
             balanced &= len(locked) == len(new)
             new = [queue for queue in new if queue in locked]
         elif not alone:

@@ -26,7 +26,7 @@ from oberth.client.heartbeats import heartbeat_fingerprint, without_subscription
 from oberth.client.members import InnerConsumer, InnerProducer
 from oberth.client.route import (
     TopicPublishInfo,
-    any_address,
+    brokers_by_chance,
     check_route,
     is_same_route,
     publish_queues,
@@ -34,7 +34,14 @@ from oberth.client.route import (
     with_queues_at_most,
 )
 from oberth.client.unique_ids import UniqueIds
-from oberth.errors import MQBrokerError, MQClientError, OberthError, RemotingError
+from oberth.errors import (
+    MQBrokerError,
+    MQClientError,
+    OberthError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
 from oberth.remoting.aio.channel import Channel
 from oberth.remoting.aio.channel_options import ChannelOptions
@@ -97,6 +104,9 @@ READ_REST_S: Final = 0.001
 ROUTE_REST_S: Final = 1.0
 """How long a topic's route is not asked for again on account of errors."""
 
+ANY_BROKERS_MAX: Final = 2
+"""Brokers that are asked, one after the other, what any of them can answer."""
+
 REBALANCE_PAUSE_S: Final = 0.02
 """Notices that come together make one rebalance."""
 
@@ -148,7 +158,8 @@ class ClientInstance:
         self._doubted: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._heartbeat_wanted = asyncio.Event()
-        self._rebalance_wanted = asyncio.Event()
+        # By group: what has its consumer look at its queues, and the task that does.
+        self._rebalances: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._users = 0
         self._started = False
         self._closed = False
@@ -212,6 +223,10 @@ class ClientInstance:
         if consumer is not None:
             instance.consumers[consumer.group] = consumer
         instance._start()
+        if consumer is not None:
+            wanted = asyncio.Event()
+            task = instance.spawn(instance._rebalance_loop(consumer, wanted))
+            instance._rebalances[consumer.group] = wanted, task
         return instance
 
     def _start(self) -> None:
@@ -226,7 +241,6 @@ class ClientInstance:
         self.spawn(
             self._every(config.persist_consumer_offset_interval_ms / 1000, self._persist_offsets)
         )
-        self.spawn(self._rebalance_loop())
 
     async def release(
         self, *, producer: InnerProducer | None = None, consumer: InnerConsumer | None = None
@@ -236,6 +250,8 @@ class ClientInstance:
             del self.producers[producer.group]
         if consumer is not None and self.consumers.get(consumer.group) is consumer:
             del self.consumers[consumer.group]
+            _, rebalance = self._rebalances.pop(consumer.group)
+            rebalance.cancel()
         try:
             if producer is not None or consumer is not None:
                 await self._unregister(
@@ -625,14 +641,43 @@ class ClientInstance:
             )
         return addr
 
-    async def address_of_topic(self, topic: str) -> str | None:
-        """Any broker of a topic, for questions that each of them can answer."""
+    async def ask_any_broker(
+        self,
+        topic: str,
+        code: int,
+        header: CommandHeader | None = None,
+        body: CommandBody = b"",
+        *,
+        silent: set[str],
+    ) -> RemotingCommand | None:
+        """Ask a broker of a topic what each of them can answer; None: there is nobody to ask.
+
+        Args:
+            topic: whose brokers.
+            code: of the request.
+            header: of the request.
+            body: of the request.
+            silent: names of brokers that are not asked; gets those that do not answer, after which
+                another one is asked, ANY_BROKERS_MAX in all.
+
+        Raises:
+            MQBrokerError: a broker refuses.
+            RemotingError: none of them answered.
+        """
         route = self.routes.get(topic)
         if route is None:
             route = await self.update_route(topic)
-        if route is None or not route.broker_datas:
-            return None
-        return any_address(random.choice(route.broker_datas))
+        brokers = brokers_by_chance(route, silent) if route is not None else []
+        failure: RemotingError | None = None
+        for name, addr in brokers[:ANY_BROKERS_MAX]:
+            try:
+                return await self.ask(addr, code, header, body)
+            except (RemotingTimeoutError, RemotingConnectError) as error:
+                silent.add(name)
+                failure = error
+        if failure is not None:
+            raise failure
+        return None
 
     # Heartbeats
 
@@ -757,22 +802,21 @@ class ClientInstance:
 
     def rebalance_soon(self) -> None:
         """Look at once which queues are ours."""
-        self._rebalance_wanted.set()
+        for wanted, _ in self._rebalances.values():
+            wanted.set()
 
-    async def _rebalance_loop(self) -> None:
+    async def _rebalance_loop(self, consumer: InnerConsumer, wanted: asyncio.Event) -> None:
         interval_s = self.config.rebalance_interval_ms / 1000
         balanced = True
         while True:
             try:
                 async with asyncio.timeout(interval_s if balanced else min(1.0, interval_s)):
-                    await self._rebalance_wanted.wait()
+                    await wanted.wait()
                 await asyncio.sleep(REBALANCE_PAUSE_S)
             except TimeoutError:
                 pass
-            self._rebalance_wanted.clear()
-            # Side by side: a broker that hangs holds its own groups up, not the others.
-            done = await asyncio.gather(*map(self._rebalance, list(self.consumers.values())))
-            balanced = all(done)
+            wanted.clear()
+            balanced = await self._rebalance(consumer)
 
     async def _rebalance(self, consumer: InnerConsumer) -> bool:
         try:
@@ -799,23 +843,33 @@ class ClientInstance:
                     consumer.group,
                 )
 
-    async def consumer_ids(self, topic: str, group: str) -> list[str] | None:
-        """The members of a group, as any broker of a topic knows them; None: it could not say."""
-        addr = await self.address_of_topic(topic)
-        if addr is None:
-            return None
+    async def consumer_ids(self, topic: str, group: str, silent: set[str]) -> list[str] | None:
+        """The members of a group, as any broker of a topic knows them; None: it could not say.
+
+        ``silent`` is that of ``ask_any_broker``.
+        """
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         header = GetConsumerListByGroupRequestHeader(consumer_group=group)
         try:
-            response = await self.ask(addr, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            response = await self.ask_any_broker(topic, code, header, silent=silent)
         except (MQBrokerError, RemotingError) as error:
             _LOG.info("the members of group %s could not be asked for: %s", group, error)
+            return None
+        if response is None:
             return None
         return GetConsumerListByGroupResponseBody.decode(response.body_bytes()).consumer_id_list
 
     async def query_assignment(
-        self, topic: str, group: str, strategy_name: str, message_model: MessageModel
+        self,
+        topic: str,
+        group: str,
+        strategy_name: str,
+        message_model: MessageModel,
+        silent: set[str],
     ) -> list[MessageQueueAssignment] | None:
         """What a broker says are our queues of a topic; None: it cannot say now.
+
+        ``silent`` is that of ``ask_any_broker``.
 
         Raises:
             MQBrokerError: the broker has no such service (before 5.0), or refuses.
@@ -826,9 +880,6 @@ class ClientInstance:
             QueryAssignmentResponseBody,
         )
 
-        addr = await self.address_of_topic(topic)
-        if addr is None:
-            return None
         body = QueryAssignmentRequestBody(
             client_id=self.client_id,
             consumer_group=group,
@@ -836,6 +887,10 @@ class ClientInstance:
             strategy_name=strategy_name,
             topic=topic,
         )
-        response = await self.ask(addr, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
+        response = await self.ask_any_broker(
+            topic, RequestCode.QUERY_ASSIGNMENT, None, body.encode(), silent=silent
+        )
+        if response is None:
+            return None
         answer = QueryAssignmentResponseBody.decode(response.body_bytes())
         return answer.message_queue_assignments

@@ -176,6 +176,13 @@ def any_address(broker: BrokerData) -> str | None:
     return random.choice(list(broker.broker_addrs.values())) if broker.broker_addrs else None
 
 
+def brokers_by_chance(route: TopicRouteData, without: Collection[str]) -> list[tuple[str, str]]:
+    """Names and addresses of all brokers but some, in an order by chance."""
+    brokers = [each for each in route.broker_datas if each.broker_name not in without]
+    random.shuffle(brokers)
+    return [(each.broker_name, addr) for each in brokers if (addr := any_address(each)) is not None]
+
+
 @dataclass(slots=True)
 class TopicPublishInfo:
     """The queues that a producer writes to in turns.
