@@ -56,6 +56,11 @@ async def test_an_order_topic_has_no_queues_on_a_broker_that_is_away(
         await admin.create_topic("T", order=True, silent=silent)
         assert list(silent) == ["broker-b"]
         assert await admin.get_kv_config(ORDER_TOPIC_NAMESPACE, "T") == "broker-a:8"
+        # One that hangs just now keeps what it had.
+        await admin.put_kv_config(ORDER_TOPIC_NAMESPACE, "T", "broker-a:8;broker-b:6;broker-c:4")
+        await admin.create_topic("T", order=True, queue_nums=16, silent={})
+        known = await admin.get_kv_config(ORDER_TOPIC_NAMESPACE, "T")
+        assert known == "broker-a:16;broker-b:6"
 
 
 async def test_groups_progress_and_reset(mq: EmbeddedBroker) -> None:

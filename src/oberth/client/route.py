@@ -59,14 +59,14 @@ def check_route(topic: str, route: TopicRouteData) -> None:
         raise RemoteProtocolError(
             f"route of {topic}: {logical} logical queues, allowed are {LOGICAL_QUEUES_MAX}"
         )
-    total = sum(count for _, count in _ordered(topic, route.order_topic_conf or ""))
+    total = sum(count for _, count in ordered_queues(topic, route.order_topic_conf or ""))
     if total > QUEUES_MAX:
         raise RemoteProtocolError(
             f"order configuration of {topic}: {total} queues, allowed are {QUEUES_MAX}"
         )
 
 
-def _ordered(topic: str, text: str) -> Iterator[tuple[str, int]]:
+def ordered_queues(topic: str, text: str) -> Iterator[tuple[str, int]]:
     """Brokers and their queues of an order configuration; what is no such item is left out.
 
     Raises:
@@ -94,7 +94,7 @@ def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     if route.order_topic_conf:
         return [
             MessageQueue(topic=topic, broker_name=broker, queue_id=number)
-            for broker, count in _ordered(topic, route.order_topic_conf)
+            for broker, count in ordered_queues(topic, route.order_topic_conf)
             for number in range(count)
         ]
     masters = {

@@ -21,6 +21,7 @@ from oberth.client.pulling import (
     search_offset,
     update_consumer_offset,
 )
+from oberth.client.route import ordered_queues
 from oberth.errors import MQClientError
 from oberth.formats import names
 from oberth.formats.topic_config import READ_WRITE, TopicConfig, TopicConfigs
@@ -90,8 +91,8 @@ class TopicAdmin(AdminBase):
             read_queue_nums: queues that consumers see, if that is another number.
             write_queue_nums: queues that producers see, if that is another number.
             perm: 4 read + 2 write.
-            order: an order topic; the name servers are told its queues, without those of brokers
-                that do not answer.
+            order: an order topic; the name servers are told its queues. Of a broker that does not
+                answer they know what they knew before.
             attributes: ``message.type``, ``cleanup.policy``, ``queue.type``, …; brokers from 5.0
                 on.
             unit: a topic of a unit.
@@ -124,11 +125,16 @@ class TopicAdmin(AdminBase):
 
         await change_each(masters, make, silent)
         if order and not broker_addr:
-            text = ";".join(
-                f"{name}:{header.write_queue_nums}"
-                for name in masters
-                if name not in (silent or {})
-            )
+            queues = dict.fromkeys(masters, header.write_queue_nums)
+            unchanged = masters.keys() & (silent or {}).keys()
+            if unchanged:
+                known = await self.get_kv_config(ORDER_TOPIC_NAMESPACE, topic)
+                before = dict(ordered_queues(topic, known or ""))
+                for name in unchanged:
+                    del queues[name]
+                    if name in before:
+                        queues[name] = before[name]
+            text = ";".join(f"{name}:{count}" for name, count in sorted(queues.items()))
             await self.put_kv_config(ORDER_TOPIC_NAMESPACE, topic, text)
 
     async def put_order_config(self, topic: str) -> None:
