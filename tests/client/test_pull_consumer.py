@@ -232,6 +232,20 @@ async def test_what_a_loop_leaves_that_failed_comes_next(mq: EmbeddedBroker) -> 
         assert await take(consumer, 5) == bodies[3:]
 
 
+async def test_a_loop_that_is_closed_while_it_waits_keeps_nothing(mq: EmbeddedBroker) -> None:
+    """What came for it stayed with it as long as somebody had it."""
+    await fill_one_queue(mq, 1)
+    async with looper(mq) as consumer:
+        assert len(await take(consumer, 1)) == 1
+        loop: Any = aiter(consumer)
+        waiting = asyncio.create_task(anext(loop, None))
+        await asyncio.sleep(0)
+        await loop.aclose()
+        await fill(mq, 1, 1)
+        assert await waiting is None
+        assert await take(consumer, 1) == [b"1"]
+
+
 async def test_of_loops_side_by_side_the_first_message_in_hand_is_committed(
     mq: EmbeddedBroker,
 ) -> None:

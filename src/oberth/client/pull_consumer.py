@@ -571,6 +571,8 @@ class _MessageLoop(AsyncIterator[MessageExt]):
                 self._assigned, messages = given
                 self._assigned.process_queue.lend(messages)
                 self._messages.extend(messages)
+        if self._has_ended:  # while it waited for what it has got
+            self.leave()
         raise StopAsyncIteration
 
     def leave(self) -> None:
