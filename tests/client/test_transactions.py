@@ -14,6 +14,7 @@ from oberth.client import (
     MessageExt,
     SendResult,
     TransactionProducer,
+    blocking,
 )
 from oberth.errors import MQClientError
 from oberth.testing.embedded_broker import EmbeddedBroker
@@ -85,14 +86,30 @@ class Slow(Listener):
         super().__init__()
         self.started, self.gate = asyncio.Event(), asyncio.Event()
         self.ends: TransactionProducer | None = None
+        self.in_a_task = False
 
     async def execute_local_transaction(self, msg: Message, arg: Any) -> LocalTransactionState:
         self.started.set()
-        if self.ends is not None:
-            await self.ends.shutdown()
-        else:
+        if self.ends is None:
             await self.gate.wait()
+        elif self.in_a_task:
+            await asyncio.create_task(self.ends.shutdown())
+        else:
+            await self.ends.shutdown()
         return COMMIT
+
+
+class Ending:
+    """Shuts its blocking producer down."""
+
+    ends: blocking.TransactionProducer
+
+    def execute_local_transaction(self, msg: Message, arg: Any) -> LocalTransactionState:
+        self.ends.shutdown()
+        return COMMIT
+
+    def check_local_transaction(self, msg: MessageExt) -> LocalTransactionState:
+        return UNKNOW
 
 
 async def test_a_shutdown_waits_for_local_transactions(mq: EmbeddedBroker) -> None:
@@ -131,16 +148,34 @@ async def test_a_local_transaction_that_outlives_its_producer_is_done_all_the_sa
     assert listener.executed == []
 
 
+@pytest.mark.parametrize("in_a_task", [False, True])
 async def test_a_local_transaction_that_shuts_down_does_not_wait_for_itself(
-    mq: EmbeddedBroker,
+    mq: EmbeddedBroker, in_a_task: bool
 ) -> None:
     listener = Slow()
+    listener.in_a_task = in_a_task
     producer = listener.ends = TransactionProducer(
         "g", listener, namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=60_000
     )
     await producer.start()
     result = await asyncio.wait_for(producer.send_message_in_transaction(Message("T", b"x")), 30)
     assert result.local_transaction_state is COMMIT
+
+
+async def test_a_local_transaction_in_a_thread_does_not_wait_for_itself(
+    mq: EmbeddedBroker,
+) -> None:
+    listener = Ending()
+
+    def send() -> LocalTransactionState:
+        listener.ends = blocking.TransactionProducer(
+            "g", listener, namesrv_addr=mq.namesrv_addr, send_msg_timeout_ms=60_000
+        )
+        listener.ends.start()
+        sent = listener.ends.send_message_in_transaction(Message("T", b"x"))
+        return sent.local_transaction_state
+
+    assert await asyncio.wait_for(asyncio.to_thread(send), 30) is COMMIT
 
 
 async def test_an_id_that_is_none_does_not_undo_a_local_transaction(

@@ -13,6 +13,7 @@ import enum
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -46,6 +47,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 CHECKS_MAX: Final = 2000
 """Checks that may wait for their listener; more are left to the broker's next question."""
+
+_INSIDE: Final[ContextVar[tuple[asyncio.Future[Any], ...]]] = ContextVar("_INSIDE", default=())
+"""The transactions and checks that run here; tasks and threads that they start inherit them."""
 
 
 class LocalTransactionState(enum.Enum):
@@ -118,18 +122,16 @@ class TransactionProducer(Producer):
         super().__init__(producer_group, namesrv_addr=namesrv_addr, config=config, **options)
         self.transaction_listener = transaction_listener
         self._checks: set[asyncio.Task[None]] = set()
-        # By the end of each transaction of ours who is at it.
-        self._transactions: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}
+        self._transactions: set[asyncio.Future[None]] = set()  # the end of each
 
     async def shutdown(self) -> None:
         """See ``Producer``; local transactions and checks at work are waited for as long.
 
         A local transaction that takes longer is finished all the same, and its verdict is for a
-        check to tell. Who calls this from one is not waited for.
+        check to tell. One that calls this itself, or by a task or thread that it has started, is
+        not waited for.
         """
-        own = asyncio.current_task()
-        ends = [end for end, task in self._transactions.items() if task is not own]
-        work = {*ends, *(check for check in self._checks if check is not own)}
+        work = {*self._transactions, *self._checks}.difference(_INSIDE.get())
         try:
             if work:
                 await asyncio.wait(work, timeout=self.send_msg_timeout_ms / 1000)
@@ -155,11 +157,13 @@ class TransactionProducer(Producer):
             raise MQClientError("a message in a transaction cannot be delayed", MESSAGE_ILLEGAL)
         self._instance_or_raise()
         end: asyncio.Future[None] = self._loop.create_future()
-        self._transactions[end] = asyncio.current_task()
+        self._transactions.add(end)
+        inside = _INSIDE.set((*_INSIDE.get(), end))
         try:
             return await self._transact(msg, arg)
         finally:
-            del self._transactions[end]
+            _INSIDE.reset(inside)
+            self._transactions.discard(end)
             end.set_result(None)
 
     async def _transact(self, msg: Message, arg: Any) -> TransactionSendResult:
@@ -263,6 +267,9 @@ class TransactionProducer(Producer):
         self, addr: str, header: CheckTransactionStateRequestHeader, body: bytes
     ) -> None:
         failure = ""
+        task = asyncio.current_task()
+        assert task is not None
+        _INSIDE.set((*_INSIDE.get(), task))
         try:
             (message,) = decode_messages(body)
         except (FormatError, ValueError) as error:
