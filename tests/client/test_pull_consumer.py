@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from oberth.client import (
     MessageQueue,
     Producer,
     PullConsumer,
+    blocking,
     group_consumer,
 )
 from oberth.client.instance import ClientInstance
@@ -230,6 +232,38 @@ async def test_what_a_loop_leaves_that_failed_comes_next(mq: EmbeddedBroker) -> 
         with pytest.raises(ZeroDivisionError):
             await fail()
         assert await take(consumer, 5) == bodies[3:]
+
+
+@pytest.mark.parametrize("same", ["task", "thread", ""])
+async def test_a_loop_beside_poll_does_not_commit_what_poll_gave_out(
+    mq: EmbeddedBroker, same: str
+) -> None:
+    """It did, though who polled was still at it."""
+    bodies = await fill_one_queue(mq, 8)
+    if same == "thread":
+
+        def poll_and_loop() -> None:
+            with blocking.PullConsumer(
+                "g", {"T": "*"}, namesrv_addr=mq.namesrv_addr, consume_from_where=FIRST,
+                auto_commit_interval_ms=0, pull_batch_size=2,
+            ) as consumer:  # fmt: skip
+                assert [each.body for each in consumer.poll(5000)] == bodies[:2]
+                assert [each.body for each in islice(consumer, 5)] == bodies[2:7]
+                (queue,) = consumer.assignment
+                assert consumer._inner._store().table.get(queue) == 6  # type: ignore[attr-defined] # the asynchronous one
+
+        await asyncio.to_thread(poll_and_loop)
+        return
+    async with looper(mq, batch_size=2) as consumer:
+        if same == "task":
+            assert await take(consumer, 2) == bodies[:2]
+        else:
+            assert await asyncio.create_task(take(consumer, 2)) == bodies[:2]
+        assert await loop_over(consumer, 5) == bodies[2:7]
+        (queue,) = consumer.assigned
+        assert consumer._store().table.get(queue) == (6 if same else 0)
+        await consumer.commit()
+        assert mq.offsets("g", "T") == {0: 6}
 
 
 async def test_a_loop_that_is_closed_while_it_waits_keeps_nothing(mq: EmbeddedBroker) -> None:

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from oberth.client.config import ClientConfig
+from oberth.client.consume_service import current_caller
 from oberth.client.group_consumer import AssignedQueue, GroupConsumer
 from oberth.client.messages import MessageExt
 from oberth.client.namespace import (
@@ -128,6 +129,7 @@ class PullConsumer(GroupConsumer):
         # ``poll`` gave out and that is not done. What loops have is in the process queue.
         self._handed_out: dict[MessageQueue, int] = {}
         self._polled: dict[MessageQueue, int] = {}
+        self._poller: object = None  # the task, or thread, that called ``poll`` last
         # What loops had when they ended. They may end in any thread, and wherever garbage is
         # collected, so nothing is done with it until somebody asks for messages.
         self._left: deque[tuple[AssignedQueue, deque[MessageExt]]] = deque()
@@ -334,11 +336,14 @@ class PullConsumer(GroupConsumer):
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """The next messages of one queue; none when there are none in time.
 
-        What ``poll`` gave out before counts as done.
+        What ``poll`` gave out before counts as done. A loop beside it says nothing of that, unless
+        it is in the same task, or thread.
 
         Raises:
             MQClientError: not started, or shut down.
         """
+        self._polled.clear()
+        self._poller = current_caller()
         given = await self._next_batch(timeout_ms)
         if given is None:
             return []
@@ -351,10 +356,9 @@ class PullConsumer(GroupConsumer):
         self, timeout_ms: int | None = None
     ) -> tuple[AssignedQueue, list[MessageExt]] | None:
         instance = self._running()
-        self._polled.clear()
         if self.auto_commit and instance.now_ms() >= self._next_commit_ms:
             self._next_commit_ms = instance.now_ms() + self.auto_commit_interval_ms
-            await self.commit(wait=False)
+            await self._store().persist(self._note_done(), wait=False)
         timeout_s = (self.poll_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         given = self._take_ready()
         if given is not None or timeout_s <= 0:
@@ -441,8 +445,12 @@ class PullConsumer(GroupConsumer):
         self._store().table.update(queue, offset, increase_only=False)
 
     def _note_given_out(self) -> list[MessageQueue]:
-        """What ``poll`` gave out is done; the queues of which something was given out."""
+        """What ``poll`` gave out is done; see ``_note_done``."""
         self._polled.clear()
+        return self._note_done()
+
+    def _note_done(self) -> list[MessageQueue]:
+        """Note for the next commit what is done; the queues of which something was given out."""
         for queue in self._handed_out:
             self._note_for_commit(queue)
         return list(self._handed_out)
@@ -558,6 +566,8 @@ class _MessageLoop(AsyncIterator[MessageExt]):
             assert self._assigned is not None
             self._assigned.process_queue.settle(message)
         consumer = self._consumer
+        if consumer._poller is current_caller():
+            consumer._polled.clear()  # else who polled may still be at it
         while not self._has_ended and not consumer._closing and consumer._instance is not None:
             if self._messages:
                 self._has_first = True
