@@ -371,8 +371,10 @@ async def test_closing_waits_for_begun_calls(
         async with asyncio.timeout(WAIT_S):
             await came.wait()
         closing = asyncio.create_task(server.aclose())
-        await asyncio.sleep(0)
-        assert all(channel._draining for channel in server.channels)
+        async with asyncio.timeout(WAIT_S):
+            while not all(channel._draining for channel in server.channels):
+                await asyncio.sleep(0)
+        assert not closing.done()
         serve(held[0])
         await closing
         async with asyncio.timeout(WAIT_S):
