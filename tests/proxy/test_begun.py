@@ -372,7 +372,7 @@ async def test_closing_waits_for_begun_calls(
             await came.wait()
         closing = asyncio.create_task(server.aclose())
         async with asyncio.timeout(WAIT_S):
-            while not all(channel._draining for channel in server.channels):
+            while not all(channel._draining for channel in server.channels):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert not closing.done()
         serve(held[0])
