@@ -38,6 +38,7 @@ from oberth.store.files import Mapping, OsFileSystem
 from oberth.store.message_store import MessageStore
 from oberth.store.messages import GetMessageStatus, MessageExtBrokerInner, TagsFilter
 from oberth.store.offline.rejoin import cut_log
+from oberth.testing.fault_disk import FaultDisk
 
 T = "Kept"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
@@ -308,7 +309,7 @@ def test_ahead_of_the_log(kept: Kept, count: int) -> None:
     kept.open()
     positions = kept.root / "compaction" / "position-checkpoint"
     if count == 130:
-        assert CompactionPositions.decode(positions.read_bytes()).queue_offset_map == {f"{T}_0": -1}
+        assert CompactionPositions.decode(positions.read_bytes()).queue_offset_map == {}
     assert len(kept.read()) == 10
     kept.put("k3", b"other")
     assert kept.read()[-1] == (10, "k3", b"other")
@@ -681,19 +682,30 @@ def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
     kept.store.shutdown()
 
 
+@pytest.mark.parametrize("lost", [("",), ("compactionLog", "compactionCq"),
+                                  (f"compactionLog/{T}/0", f"compactionCq/{T}/0")])  # fmt: skip
 @pytest.mark.parametrize("starts", [True, False])
-def test_what_is_deleted_soon_after_a_start_is_copied_before(tmp_path: Path, starts: bool) -> None:
-    """The copies were lost, or never made: with ``enableCompaction=false``."""
+def test_what_is_deleted_soon_after_a_start_is_copied_before(
+    tmp_path: Path, starts: bool, lost: tuple[str, ...]
+) -> None:
+    """The copies were lost, or never made: with ``enableCompaction=false``.
+
+    What tells that they were compacted may be left.
+    """
     kept = Kept(
         tmp_path,
         SizedDisk(),
         mappedFileSizeCommitLog=str(1 << 14),
         deleteCommitLogFilesInterval="0",
     )
+    kept.put("gone", b"x")
+    kept.put("gone", b"")
     for n in range(200):
         kept.put(f"k{n}", bytes(300))
+    kept.compact()
     kept.store.shutdown()
-    shutil.rmtree(kept.root / "compaction", ignore_errors=True)
+    for name in lost:
+        shutil.rmtree(kept.root / "compaction" / name)
     if starts:
         kept.open()
     else:
@@ -703,8 +715,10 @@ def test_what_is_deleted_soon_after_a_start_is_copied_before(tmp_path: Path, sta
         os.utime(segment.path, (0, 0))
     kept.store.delete_expired_files_manually()
     assert kept.store.cleaning.run() > 2
-    assert len(kept.read()) == 200
+    assert len(kept.read()) == 202
     kept.check()
+    kept.compact()
+    assert [at for at, _, _ in kept.read()] == list(range(2, 202))
     kept.store.shutdown()
 
 
@@ -867,3 +881,32 @@ def test_an_unused_topic_takes_its_copies_along(kept: Kept) -> None:
     assert kept.store.clean_unused_topics(lambda _: False) == [T]
     kept.put("k0", b"new")
     assert kept.read() == [(0, "k0", b"new")]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_full_disk_does_not_end_a_deletion_of_topics_halfway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    """What was compacted of them is noted by the first check point that has room."""
+    disk = FaultDisk()
+    kept = Kept(tmp_path / "store", disk)
+    store = kept.store
+    for n in range(100):
+        kept.put(f"k{n % 3}", b"%d" % n)
+    kept.compact()
+    store.append_messages([MessageExtBrokerInner.of("plain", b"x")])
+    store.dispatch_nowait()
+    settled: list[list[str]] = []
+    monkeypatch.setattr(store, "settle_removal", lambda: settled.append(store.topics()))
+    disk.fill(0)
+    if by_name:
+        assert store.delete_topics([T, "plain"]) == 2
+    else:
+        assert store.clean_unused_topics(lambda _: False) == [T, "plain"]
+    assert settled == [[]]
+    positions = kept.root / "compaction/position-checkpoint"
+    assert CompactionPositions.decode(positions.read_bytes()).queue_offset_map
+    disk.fill(None)
+    store.checkpoint_now()
+    assert not CompactionPositions.decode(positions.read_bytes()).queue_offset_map
+    store.shutdown()

@@ -383,7 +383,8 @@ class CompactionLog:
         """Open the files.
 
         Args:
-            position: the last queue offset that was compacted, or -1.
+            position: the last queue offset that was compacted, or -1. Without files nothing was: no
+                run takes the last segment.
             anew: see `Segment.recover`.
 
         Raises:
@@ -392,7 +393,13 @@ class CompactionLog:
         with self._lock:
             self._finish_replacement()
             self._row.load(anew=anew)
-            self.next_offset = max(position + 1, self._last_queue_offset() + 1)
+            if not self.is_empty:
+                self.next_offset = max(position + 1, self._last_queue_offset() + 1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no files."""
+        return not self._row.segments
 
     def truncate(self, end: int) -> None:
         """Forget messages from a queue offset on, before anybody reads. Blocks."""

@@ -64,6 +64,9 @@ class CompactionStore:
         self._lock = threading.Lock()  # guards the table
         self._table: dict[tuple[str, int], CompactionLog] = {}
         self._positions = CompactionPositions()
+        self._positions_lock = threading.Lock()  # guards them, and what the file has of them
+        self._are_positions_saved = True
+        self._is_file_late = False  # whether the log says already that there was no room
         # Directories that lost names which no sync has taken from the disk yet.
         self._bereft: set[str] = set()
         self._next_run_s = 0.0
@@ -95,7 +98,6 @@ class CompactionStore:
 
     def recovered(self) -> None:
         """The queues are what they will be: nothing here may go beyond them. Blocks."""
-        is_changed = False
         for (topic, queue_id), log in self._table.items():
             queue = self._queues.find(topic, queue_id)
             if queue is None or not 0 < queue.max_offset < log.next_offset:
@@ -105,16 +107,9 @@ class CompactionStore:
                 # What is lost has superseded others, which may be the newest of their keys again.
                 # min_offset may be of a message that the log has lost, see correct_min_offset.
                 end = max(queue.readable_from(self._commit_log.min_offset), 0)
-                self._positions.queue_offset_map[f"{topic}_{queue_id}"] = end - 1
-                is_changed = True
+                self._set_position(topic, queue_id, end - 1)
             log.truncate(end)
-        if is_changed:
-            try:
-                self._save_positions()
-            except (OSError, StoreFullError) as error:
-                if not is_full(error):
-                    raise
-                _LOG.error("that messages are compacted again could not be noted: %s", error)
+        self.save_positions()
 
     def queue_offsets(self) -> dict[tuple[str, int], int]:
         """Where queues go on at least, whose ConsumeQueue may be gone."""
@@ -126,11 +121,15 @@ class CompactionStore:
     def _open(self, topic: str, queue_id: int, *, anew: bool = False) -> CompactionLog:
         log = CompactionLog(self._files, self._config, self._root, topic, queue_id)
         log.load(self._position(topic, queue_id), anew=anew)
+        if log.is_empty and self._position(topic, queue_id) >= 0:
+            _LOG.warning(
+                "%s queue %d: what was compacted is gone, all that the log has is copied anew",
+                topic, queue_id,
+            )  # fmt: skip
+            self._set_position(topic, queue_id, -1)
+            self.save_positions()
         self._table[topic, queue_id] = log
         return log
-
-    def _position(self, topic: str, queue_id: int) -> int:
-        return self._positions.queue_offset_map.get(f"{topic}_{queue_id}", -1)
 
     def close(self) -> None:
         """Unmap everything."""
@@ -144,8 +143,8 @@ class CompactionStore:
         with self._lock:
             gone = [key for key in self._table if key[0] == topic]
             logs = [self._table.pop(key) for key in gone]
-            for _, queue_id in gone:
-                self._positions.queue_offset_map.pop(f"{topic}_{queue_id}", None)
+        for _, queue_id in gone:
+            self._set_position(topic, queue_id, -1)
         for log in logs:
             log.destroy()
         if logs:
@@ -154,7 +153,7 @@ class CompactionStore:
                     f"{self._root}/{COMPACTION}/{kind}/{topic}"
                     for kind in (COMPACTION_LOG, COMPACTION_QUEUE)
                 }
-            self._save_positions()
+            self.save_positions()
 
     # Reading
 
@@ -289,11 +288,44 @@ class CompactionStore:
                 _LOG.error("the compaction of %s queue %d failed: %s", topic, queue_id, error)
                 continue
             if position is not None and (topic, queue_id) in self._table:
-                self._positions.queue_offset_map[f"{topic}_{queue_id}"] = position
-                self._save_positions()
+                self._set_position(topic, queue_id, position)
+                self.save_positions()
 
-    def _save_positions(self) -> None:
-        _write_positions(self._files, self._root, self._positions)
+    # Positions
+
+    def _position(self, topic: str, queue_id: int) -> int:
+        return self._positions.queue_offset_map.get(f"{topic}_{queue_id}", -1)
+
+    def _set_position(self, topic: str, queue_id: int, position: int) -> None:
+        """Says up to where a queue was compacted; -1: not at all."""
+        name = f"{topic}_{queue_id}"
+        with self._positions_lock:
+            known = self._positions.queue_offset_map
+            self._are_positions_saved &= known.get(name, -1) == position
+            if position >= 0:
+                known[name] = position
+            else:
+                known.pop(name, None)
+
+    def save_positions(self) -> None:
+        """Writes what has changed; on a full disk not yet. Blocks.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        with self._positions_lock:
+            if self._are_positions_saved:
+                return
+            try:
+                _write_positions(self._files, self._root, self._positions)
+            except (OSError, StoreFullError) as error:
+                if not is_full(error):
+                    raise
+                if not self._is_file_late:
+                    _LOG.error("what was compacted is noted when the disk has room: %s", error)
+                self._is_file_late = True
+            else:
+                self._are_positions_saved, self._is_file_late = True, False
 
 
 class QueueUnits(NamedTuple):

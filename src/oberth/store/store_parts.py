@@ -393,6 +393,7 @@ class StoreParts:
             self.compaction.follow()
             with self.compaction.syncs.watch():
                 self.compaction.flush()
+            self.compaction.save_positions()
         self._is_copied = True
 
     def _deletable_offset(self) -> int:
