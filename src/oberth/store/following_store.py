@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from oberth.errors import OptionError, StoreError, StoreFullError, StoreLockedError
+from oberth.errors import OptionError, StoreError, StoreLockedError
 from oberth.formats.message_store_config import BrokerRole, MessageStoreConfig
 from oberth.store.consume_queue_store import ConsumeQueueStore
 from oberth.store.dispatch_handover import LOCK, WANTED, FileLock, Progress, ProgressFile
@@ -188,8 +188,9 @@ class FollowingStore(MessageStore):
         """
         try:
             self._with_reserve(self._leave_to_dispatcher)
-        except (OSError, StoreFullError) as error:
-            if not is_full(error):
+        except (OSError, StoreError) as error:
+            # With the reserve, too, a sync may be refused that failed for want of room before.
+            if not is_full(error) and (isinstance(error, OSError) or not self.has_failed_syncs):
                 raise
             _LOG.error(
                 "%s: the disk is full, the broker itself dispatches until its next start: %s",
@@ -204,8 +205,8 @@ class FollowingStore(MessageStore):
         if self._alone is not None:
             self._own_dispatch.shutdown()
             with self._checkpoint_lock:
-                self._with_reserve(self._leave_to_dispatcher)
-                self._let_go()
+                if self._leave_if_there_is_room():
+                    self._let_go()
 
     def _let_go(self) -> None:
         """Lets the dispatcher come back, where it was kept aside."""
@@ -343,6 +344,7 @@ class FollowingStore(MessageStore):
         )
         self._save_recovery_state(position, state.index_counts, deleted, clean=done)
         self._state_offset = self.reput.offset
+        self._vouched_offset = state.position
 
     def shutdown(self) -> None:
         """Waits for the dispatcher, syncs, marks a clean stop if nothing is left to dispatch."""

@@ -133,6 +133,7 @@ class MessageStore(StoreReading):
             self.checksums.load()
             self._dispatch_from(report)
             if state is not None and report.vouched:
+                self._vouched_offset = state.safe_offset
                 self._deleted_below = dict(state.deleted)
                 self.dispatcher.deleted_below = dict(state.deleted)
             self._dispatch_rest(report)
@@ -318,8 +319,9 @@ class MessageStore(StoreReading):
                 raise
             # One that tells of a clean stop must not be found after a kill. None at all costs the
             # next start a look at everything.
-            _LOG.error("%s: the disk has no block for the file %s: %s", self.root, STATE, error)
+            _LOG.error("%s: the file %s cannot be written: %s", self.root, STATE, error)
             self.files.remove(f"{self.root}/{STATE}")  # the sync of the other mark is also its own
+            self._vouched_offset = None
         path = f"{self.root}/{ABORT}"
         process_id = None if self.config.line is Line.V4_9 else os.getpid()
         try:

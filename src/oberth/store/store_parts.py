@@ -74,6 +74,8 @@ class StoreParts:
         self._ends_lock = threading.RLock()  # guards oberth.queue-ends: threads of deletions meet
         self.report: RecoveryReport | None = None
         self._state_offset = -1
+        # Up to where the oberth.state that is there vouches; None: there is none to vouch.
+        self._vouched_offset: int | None = None
         # Where the log and the files of queues began by the last oberth.state.
         self._state_begins: tuple[int, int] | None = None
         # Topics that were deleted, and below which CommitLog offset their records are in no queue.
@@ -403,8 +405,8 @@ class StoreParts:
         start trusts no state of a log that begins behind that, and reads all of it.
         """
         offset = self._durable_offset
-        if self.has_failed_syncs:
-            offset = min(offset, self._state_offset)
+        if self.has_failed_syncs and self._vouched_offset is not None:
+            offset = min(offset, self._vouched_offset)
         if self.compaction is None or self._is_copied:
             return offset
         return self.compaction.copied_offset(offset)
@@ -443,7 +445,7 @@ class StoreParts:
     def _save_state(self, position: ReputPosition, deleted: dict[str, int], *, clean: bool) -> None:
         counts = {} if self.index is None else self.index.safe_counts()
         self._save_recovery_state(position, counts, deleted, clean=clean)
-        self._state_offset = position.offset
+        self._state_offset = self._vouched_offset = position.offset
         self._durable_offset = max(self._durable_offset, position.offset)
 
     def _save_recovery_state(
