@@ -234,13 +234,13 @@ async def test_what_a_loop_leaves_that_failed_comes_next(mq: EmbeddedBroker) -> 
         assert await take(consumer, 5) == bodies[3:]
 
 
-@pytest.mark.parametrize("same", ["task", "thread", ""])
+@pytest.mark.parametrize("who", ["the task", "the thread", "another task", "one that has ended"])
 async def test_a_loop_beside_poll_does_not_commit_what_poll_gave_out(
-    mq: EmbeddedBroker, same: str
+    mq: EmbeddedBroker, who: str
 ) -> None:
-    """It did, though who polled was still at it."""
+    """It did, though who polled was still at it. One that has ended is not."""
     bodies = await fill_one_queue(mq, 8)
-    if same == "thread":
+    if who == "the thread":
 
         def poll_and_loop() -> None:
             with blocking.PullConsumer(
@@ -255,13 +255,26 @@ async def test_a_loop_beside_poll_does_not_commit_what_poll_gave_out(
         await asyncio.to_thread(poll_and_loop)
         return
     async with looper(mq, batch_size=2) as consumer:
-        if same == "task":
+        polled, done = asyncio.Event(), asyncio.Event()
+
+        async def poll_and_work() -> None:
             assert await take(consumer, 2) == bodies[:2]
+            polled.set()
+            await done.wait()
+
+        if who == "the task":
+            done.set()
+            await poll_and_work()
         else:
-            assert await asyncio.create_task(take(consumer, 2)) == bodies[:2]
+            task = asyncio.create_task(poll_and_work())
+            await polled.wait()
+            if who == "one that has ended":
+                done.set()
+                await task
         assert await loop_over(consumer, 5) == bodies[2:7]
         (queue,) = consumer.assigned
-        assert consumer._store().table.get(queue) == (6 if same else 0)
+        assert consumer._store().table.get(queue) == (0 if who == "another task" else 6)
+        done.set()
         await consumer.commit()
         assert mq.offsets("g", "T") == {0: 6}
 

@@ -407,6 +407,13 @@ def current_caller() -> threading.Thread | asyncio.Task[Any] | None:
     return CALLER.get() or asyncio.current_task()
 
 
+def has_ended(caller: threading.Thread | asyncio.Task[Any] | None) -> bool:
+    """Whether a caller is no more: ``asyncio.wait_for`` makes a task for what it waits for."""
+    if isinstance(caller, threading.Thread):
+        return not caller.is_alive()
+    return caller is None or caller.done()
+
+
 LOOPS: Final[ContextVar[tuple[weakref.ref[MessageIterator], ...]]] = ContextVar("LOOPS", default=())
 """The loops whose bodies run here. The tasks that such a body starts inherit them."""
 

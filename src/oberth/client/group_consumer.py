@@ -257,9 +257,12 @@ class GroupConsumer(ClientService):
             await self._check_subscriptions()
             await instance.send_heartbeats()
         except BaseException:
-            self._instance = None
-            await instance.release(consumer=self)
+            if self._instance is instance:  # else a shutdown meanwhile has released it
+                self._instance = None
+                await instance.release(consumer=self)
             raise
+        if self._instance is not instance:
+            raise MQClientError(f"{self.group}: shut down while it was starting")
         return instance
 
     def _take_queues(self) -> None:

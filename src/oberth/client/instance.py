@@ -40,6 +40,7 @@ from oberth.errors import (
     OberthError,
     RemotingConnectError,
     RemotingError,
+    RemotingSendRequestError,
     RemotingTimeoutError,
 )
 from oberth.formats.names import AUTO_CREATE_TOPIC_KEY
@@ -672,7 +673,9 @@ class ClientInstance:
         for name, addr in brokers[:ANY_BROKERS_MAX]:
             try:
                 return await self.ask(addr, code, header, body)
-            except (RemotingTimeoutError, RemotingConnectError) as error:
+            except (
+                RemotingTimeoutError, RemotingConnectError, RemotingSendRequestError
+            ) as error:  # fmt: skip
                 silent.add(name)
                 failure = error
         if failure is not None:

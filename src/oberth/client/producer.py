@@ -453,7 +453,7 @@ class Producer(Preparing, BackPressure, ClientService):
 
     def _attempt_timeout_s(self, rest_s: float) -> float:
         limit_ms = self.send_msg_max_timeout_per_request_ms
-        return rest_s if limit_ms is None else min(rest_s, limit_ms / 1000)
+        return rest_s if limit_ms is None or limit_ms < 0 else min(rest_s, limit_ms / 1000)
 
     def _select_queue(self, info: TopicPublishInfo, last_broker: str | None) -> MessageQueue:
         faults = self._faults
@@ -634,11 +634,11 @@ class Producer(Preparing, BackPressure, ClientService):
         brokers, as long as ``timeout_ms`` allows for all attempts; answers of a broker are not.
         """
         instance = self._instance_or_raise()
-        begin = self._loop.time()
         timeout_s = (self.send_msg_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         outgoing = self._prepare_nowait(msg) or await self._prepare_in_thread(msg)
         if not self._has_room(len(outgoing.body)):
             await self._wait_room(len(outgoing.body), timeout_s)
+        begin = self._loop.time()  # the wait for room has a limit of its own
         queue = mq if mq is None else queue_with_namespace(self._namespace, mq)
         retries, limit_s, deadline = 0, timeout_s, begin + timeout_s
         info = None

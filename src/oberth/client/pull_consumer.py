@@ -19,10 +19,10 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oberth.client.config import ClientConfig
-from oberth.client.consume_service import current_caller
+from oberth.client.consume_service import current_caller, has_ended
 from oberth.client.group_consumer import AssignedQueue, GroupConsumer
 from oberth.client.messages import MessageExt
 from oberth.client.namespace import (
@@ -55,6 +55,9 @@ from oberth.remoting.bodies.clients import (
     MessageModel,
     SubscriptionData,
 )
+
+if TYPE_CHECKING:
+    import threading
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -129,7 +132,9 @@ class PullConsumer(GroupConsumer):
         # ``poll`` gave out and that is not done. What loops have is in the process queue.
         self._handed_out: dict[MessageQueue, int] = {}
         self._polled: dict[MessageQueue, int] = {}
-        self._poller: object = None  # the task, or thread, that called ``poll`` last
+        self._poller: threading.Thread | asyncio.Task[Any] | None = (
+            None  # the task, or thread, that called ``poll`` last
+        )
         # What loops had when they ended. They may end in any thread, and wherever garbage is
         # collected, so nothing is done with it until somebody asks for messages.
         self._left: deque[tuple[AssignedQueue, deque[MessageExt]]] = deque()
@@ -566,7 +571,7 @@ class _MessageLoop(AsyncIterator[MessageExt]):
             assert self._assigned is not None
             self._assigned.process_queue.settle(message)
         consumer = self._consumer
-        if consumer._poller is current_caller():
+        if consumer._poller is current_caller() or has_ended(consumer._poller):
             consumer._polled.clear()  # else who polled may still be at it
         while not self._has_ended and not consumer._closing and consumer._instance is not None:
             if self._messages:

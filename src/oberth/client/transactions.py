@@ -128,8 +128,8 @@ class TransactionProducer(Producer):
         """See ``Producer``; local transactions and checks at work are waited for as long.
 
         A local transaction that takes longer is finished all the same, and its verdict is for a
-        check to tell. One that calls this itself, or by a task or thread that it has started, is
-        not waited for.
+        check to tell. One that calls this itself, by a task that it has started or through
+        ``asyncio.to_thread``, is not waited for.
         """
         work = {*self._transactions, *self._checks}.difference(_INSIDE.get())
         try:

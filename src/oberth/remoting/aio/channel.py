@@ -6,6 +6,7 @@ whose name ends in ``_threadsafe``.
 
 One read of the socket brings a burst of commands. They are handed on together, and what is sent
 while the burst is worked on goes out in one write; so does what is sent in one turn of the loop.
+Longer than 64 KiB it may go in several.
 
 Back pressure: while the peer does not read our answers, or has too many requests in work, the
 channel stops reading.
