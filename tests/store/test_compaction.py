@@ -648,8 +648,15 @@ def test_tags_of_a_message_whose_ext_unit_is_gone(tmp_path: Path) -> None:
     kept.store.shutdown()
 
 
-def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
-    """The setting of the sizes was lowered. What was deleted stays deleted when there is room."""
+@pytest.mark.parametrize("keys_max", [2_000_000, 10])
+def test_a_run_that_has_no_room_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_max: int
+) -> None:
+    """The setting of the sizes was lowered. What was deleted stays deleted when there is room.
+
+    A run that may only look at a few keys looks at one segment more each time.
+    """
+    monkeypatch.setattr("oberth.store.compaction_log.KEYS_MAX", keys_max)
     files = Maps()
     large = {
         "compactionMappedFileSize": str(46 * 400 * 5), "compactionCqMappedFileSize": str(46 * 400)
@@ -675,7 +682,10 @@ def test_a_run_that_has_no_room_is_no_run(tmp_path: Path) -> None:
     kept.check()
     for n in range(700):
         kept.put(f"k{n % 400}", b"new")
-    kept.compact()
+    assert kept.store.compaction is not None
+    kept.store.compaction.follow()
+    for _ in kept.segments():
+        kept.compact()
     kept.check()
     assert len(kept.segments()) > 3
     assert "gone" not in {key for _, key, _ in kept.read()}

@@ -628,7 +628,8 @@ class CompactionLog:
             seen = position
             for segment in sealed:
                 if segment.last_queue_offset > position:
-                    if len(newest) > KEYS_MAX and taken:
+                    # One segment more than a run that had no room for what it kept.
+                    if len(newest) > KEYS_MAX and taken and seen > self._given_up_at:
                         break
                     for number in range(segment.find(position + 1), segment.count):
                         unit = segment.unit(number)
