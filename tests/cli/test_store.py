@@ -230,6 +230,7 @@ def test_recover_leaves_what_rocketmq_leaves(
     if golden_name.startswith("defaults"):
         pytest.skip("segments of 1 GiB")
     store = golden_store(golden_name)
+    before = {p: p.read_bytes() for p in (store.root / "consumequeue").rglob("0*") if p.is_file()}
     code, out, err = run("store", "recover", store.root, "--json", *settings(store))
     assert (code, err) == (0, "")
     report = json.loads(out)
@@ -237,6 +238,10 @@ def test_recover_leaves_what_rocketmq_leaves(
     for file in store.facts["filesAfterLoad"]:
         data = (store.root / file["path"]).read_bytes()
         same = hashlib.sha256(data).hexdigest() == file["sha256"]
+        # RocketMQ leaves units behind a queue's end, which a later start could take for messages.
+        old = before.get(store.root / file["path"], b"")
+        is_left = hashlib.sha256(old).hexdigest() == file["sha256"]
+        same |= is_left and old.startswith(data.rstrip(b"\0"))
         # RocketMQ 5.5.0 begins to rebuild where its checkpoint says; here nothing is left out.
         fuller = golden_name == "crash-noqueue-5.5.0" and file["path"].startswith("consumequeue")
         assert same or fuller, file["path"]
