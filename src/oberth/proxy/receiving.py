@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -335,15 +335,24 @@ class Receives:
         try:
             while self.renewals.has_left:
                 for renewal in self.renewals.take_left(GIVEN_BACK_AT_ONCE):
-                    broker = ReceiptHandle.parse(renewal.handle).broker_name
-                    waiting = self._to_give_back.get(broker)
-                    if waiting is None:
-                        waiting = self._to_give_back[broker] = deque()
-                        self._core.start(self._give_back_at(broker, waiting))
-                    waiting.append(renewal)
+                    self._hand_over(renewal, self._to_give_back, self._give_back_at)
                 await asyncio.sleep(0)
         finally:
             self._is_giving_back = False
+
+    def _hand_over(
+        self,
+        renewal: Renewal,
+        queues: dict[str, deque[Renewal]],
+        work_off: Callable[[str, deque[Renewal]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Puts a message into its broker's queue, which a task of its own works off."""
+        broker = ReceiptHandle.parse(renewal.handle).broker_name
+        waiting = queues.get(broker)
+        if waiting is None:
+            waiting = queues[broker] = deque()
+            self._core.start(work_off(broker, waiting))
+        waiting.append(renewal)
 
     async def _give_back_at(self, broker: str, waiting: deque[Renewal]) -> None:
         try:
@@ -395,13 +404,8 @@ class Receives:
         try:
             while due := self.renewals.due(self._core.backend.now_ms()):
                 for renewal in due:
-                    broker = ReceiptHandle.parse(renewal.handle).broker_name
-                    waiting = self._to_renew.get(broker)
-                    if waiting is None:
-                        waiting = self._to_renew[broker] = deque()
-                        self._core.start(self._renew_at(broker, waiting))
                     renewal.is_queued = True
-                    waiting.append(renewal)
+                    self._hand_over(renewal, self._to_renew, self._renew_at)
                 await asyncio.sleep(0)
         finally:
             self._is_renewing = False

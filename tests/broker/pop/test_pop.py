@@ -576,24 +576,30 @@ async def test_who_waits_gets_what_is_visible_earlier_than_it_was_to_be(peer: Pe
     assert bodies(await asyncio.wait_for(late, BOUND_S)) == [b"x"]
 
 
+async def woken_by_a_reset(peer: Peer, code: int, fields: dict[str, object], topic: str) -> Any:
+    """The answer to a request that waits until its group's offset in a topic is reset to 0."""
+    pops = peer.mq.broker.services.pop
+    polling = pops.notifying if code == NOTIFY else pops.polling
+    waiting = asyncio.ensure_future(peer.call(code, fields))
+    await peer.mq.wait_until(lambda: len(polling) == 1, BOUND_S)
+    reset: dict[str, object] = {
+        "topic": topic, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": 0,
+        "isForce": "true",
+    }  # fmt: skip
+    assert (await peer.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+    return await asyncio.wait_for(waiting, BOUND_S)
+
+
 @pytest.mark.parametrize("order", ["true", "false"])
 async def test_a_reset_wakes_who_waits(peer: Peer, order: str) -> None:
     await peer.send(b"x")
     taken = await peer.pop(order=order)
     assert bodies(taken) == [b"x"]
     assert await peer.ack(taken[0]) == 0
-    reset: dict[str, object] = {
-        "topic": TOPIC, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": 0,
-        "isForce": "true",
-    }  # fmt: skip
-    pops = peer.mq.broker.services.pop
-    for code, polling in ((NOTIFY, pops.notifying), (POP, pops.polling)):
+    for code in (NOTIFY, POP):
         peer.mq.clock.advance(seconds=1)
         fields = peer.pop_fields(pollTime=100_000, order=order)
-        waiting = asyncio.ensure_future(peer.call(code, fields))
-        await peer.mq.wait_until(lambda polling=polling: len(polling) == 1, BOUND_S)  # type: ignore[misc]
-        assert (await peer.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
-        response = await asyncio.wait_for(waiting, BOUND_S)
+        response = await woken_by_a_reset(peer, code, fields, TOPIC)
         if code == NOTIFY:
             assert response.fields["hasMsg"] == "true"
             taken = await peer.pop(order=order)
@@ -611,17 +617,10 @@ async def test_a_reset_of_a_retry_topic_wakes_who_waits(peer: Peer) -> None:
     (again,) = await peer.pop_all()
     assert again.topic == f"%RETRY%{GROUP}_{TOPIC}"
     assert await peer.ack(again) == 0
-    reset: dict[str, object] = {
-        "topic": again.topic, "group": GROUP, "queueId": 0, "offset": 0, "timestamp": 0,
-        "isForce": "true",
-    }  # fmt: skip
-    pops = peer.mq.broker.services.pop
-    for code, polling in ((NOTIFY, pops.notifying), (POP, pops.polling)):
+    topic = again.topic
+    for code in (NOTIFY, POP):
         fields = peer.pop_fields(pollTime=100_000)
-        waiting = asyncio.ensure_future(peer.call(code, fields))
-        await peer.mq.wait_until(lambda polling=polling: len(polling) == 1, BOUND_S)  # type: ignore[misc]
-        assert (await peer.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
-        response = await asyncio.wait_for(waiting, BOUND_S)
+        response = await woken_by_a_reset(peer, code, fields, topic)
         if code == NOTIFY:
             assert response.fields["hasMsg"] == "true"
             (again,) = await peer.pop_all()
